@@ -8,6 +8,7 @@ from typing import Any
 
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.operations import HostCall, Start
+from multistep.engine.journal.results_limits import Headroom
 from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.role_plans import JudgePlan, UserPlan
 from multistep.errors import GatewayUnavailable
@@ -38,6 +39,7 @@ class FakeModels:
     deleted: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
+    missing_tokens: Mapping[str, str] = field(default_factory=dict)
     judged: list[str] = field(default_factory=list)
     lost: list[tuple[str, ...]] = field(default_factory=list)
     stalls_url: str = "http://gateway/multistep/stalls"
@@ -59,9 +61,10 @@ class FakeModels:
         self.judged.append(start.model_access)
         return {name: f"{name} of {start.model_access}" for name in judge.spec.sources}
 
-    async def save_tokens(self, trial: MultiStepTrial, step: str, most: int, write: Write) -> None:
+    async def save_tokens(self, trial: MultiStepTrial, step: str, headroom: Headroom, write: Write) -> str:
         self._answer("tokens")
         await write(self.tokens.get(f"{trial.status.attempt}/{step}", b""))
+        return self.missing_tokens.get(step, "")
 
     async def delete_tokens(self, trial: MultiStepTrial, step: str) -> None:
         self.deleted.append(f"{trial.status.attempt}/{step}")

@@ -50,6 +50,8 @@ class GatewaySettings(BaseSettings):
     """Maximum bytes of a request's body."""
     capture_step_bytes: int = Field(default=256 << 20, ge=0)
     """Maximum bytes of the token records of a step. A record that exceeds it is dropped, and the step's records are incomplete."""
+    capture_sweep_bytes: int = Field(default=64 << 30, ge=0)
+    """Maximum bytes of the token records of all steps of a sweep. Further records are dropped, and their steps are incomplete."""
     metrics_label_sets: int = Field(default=200, ge=1)
     """Maximum number of different pairs of agent and model in the metrics. Further pairs are counted as "other"."""
     settle_seconds: float = Field(default=5.0, ge=0)

@@ -78,7 +78,7 @@ class _Contents:
         if close is None:
             return "the file has no end: the gateway was stopped, or the file was cut off"
         if close.missing or close.dropped:
-            return f"{len(close.missing)} requests have no record, and {close.dropped} records exceeded the file's limit"
+            return f"{len(close.missing)} requests have no record, and {close.dropped} records exceeded a limit of bytes"
         counted = len(self.records), sum(len(each.ids) for each in self.records)
         if counted != (close.records, close.tokens):
             return f"the file has {counted[0]} records and {counted[1]} tokens instead of {close.records} and {close.tokens}"

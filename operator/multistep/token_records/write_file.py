@@ -7,7 +7,8 @@ import hashlib
 import os
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +27,8 @@ class PromptBlocks:
 
     numbers: array[int]
     rest: bytes
-    stored: bool
-    """False if a block exceeded the file's limit."""
+    refused: str
+    """Name of the limit that forbade a block, or ""."""
 
 
 class Writer:
@@ -36,13 +37,14 @@ class Writer:
     A call that fails with OSError leaves the file as it was.
     """
 
-    def __init__(self, path: Path, head: Mapping[str, Any], limit: int = 1 << 30) -> None:
+    def __init__(self, path: Path, head: Mapping[str, Any], admit: Callable[[int, int], str] = lambda _size, _added: "") -> None:
         """Open the file. If it exists, drop a last frame that is cut off or damaged, and continue.
 
-        limit: maximum bytes of the file; a record that exceeds it is dropped and counted. Raises OSError.
+        admit: returns, for the file's size and the bytes to add, the name of the limit that forbids these, or ""; a record that is
+        forbidden is dropped and counted. Raises OSError.
         """
         self._file = path.open("ab", buffering=0)
-        self._limit = limit
+        self._admit = admit
         self._digest = hashlib.sha256()
         self._blocks: dict[bytes, int] = {}
         self.size = 0
@@ -51,8 +53,8 @@ class Writer:
         """Requests (id and choice) that have a record."""
         self.tokens = 0
         """Number of sampled tokens in all records."""
-        self.dropped = 0
-        """Number of records that this process dropped because of the limit."""
+        self.dropped = Counter[str]()
+        """Number of records that this process dropped, by the name of the limit."""
         self.closed = False
         """Whether the file has its end."""
         try:
@@ -75,10 +77,10 @@ class Writer:
         blocks = [raw[start : start + BLOCK_BYTES] for start in range(0, whole, BLOCK_BYTES)]
         names = list(map(_name, blocks))
         new = {name: block for name, block in zip(names, blocks, strict=True) if name not in self._blocks}
-        stored = not new or self._append([{"t": "block", "ids": block} for block in new.values()])
-        if stored:
+        refused = self._append([{"t": "block", "ids": block} for block in new.values()]) if new else ""
+        if not refused:
             self._blocks.update({name: number for number, name in enumerate(new, len(self._blocks))})
-        return PromptBlocks(array("I", [self._blocks[name] for name in names] if stored else []), raw[whole:], stored)
+        return PromptBlocks(array("I", [] if refused else [self._blocks[name] for name in names]), raw[whole:], refused)
 
     def record(self, prompt: PromptBlocks, **fields: Any) -> None:
         """Write a record, unless the file has one of this request and choice. fields: those of Record, without its prompt. Raises
@@ -89,17 +91,17 @@ class Writer:
         ids, logprobs = fields["ids"], fields["logprobs"]
         values = {"ids": ids.tobytes(), "logprobs": logprobs.tobytes(), "sampling": sampling_of(fields.get("sampling", {}))}
         stored = {"t": "record", "blocks": prompt.numbers.tobytes(), "rest": prompt.rest, **fields, **values}
-        if prompt.stored and self._append([stored]):
+        if refused := prompt.refused or self._append([stored]):
+            self.dropped[refused] += 1
+        else:
             self.recorded.add(key)
             self.tokens += len(ids)
-        else:
-            self.dropped += 1
 
     def close(self, missing: Sequence[str] = ()) -> None:
         """Write the end and flush the file to the disk. A second call does nothing. missing: ids of requests that the server
         answered and that have no record. Raises OSError."""
         if not self.closed:
-            counts = {"records": len(self.recorded), "tokens": self.tokens, "dropped": self.dropped}
+            counts = {"records": len(self.recorded), "tokens": self.tokens, "dropped": self.dropped.total()}
             self._write(frame_of([{"t": "close", **counts, "missing": list(missing[:_MAX_LISTED]), "at": time.time()}]))
             self.closed = True
         if not self._file.closed:
@@ -110,13 +112,13 @@ class Writer:
         """Close the file as it is; another writer can continue it."""
         self._file.close()
 
-    def _append(self, objects: Sequence[Mapping[str, Any]]) -> bool:
-        """Write a frame, unless it exceeds the limit. Return whether it was written."""
+    def _append(self, objects: Sequence[Mapping[str, Any]]) -> str:
+        """Write a frame, unless a limit forbids it. Return the limit's name, or "" if the frame was written."""
         frame = frame_of(objects)
-        if self.size + len(frame) > self._limit:
-            return False
-        self._write(frame)
-        return True
+        refused = self._admit(self.size, len(frame))
+        if not refused:
+            self._write(frame)
+        return refused
 
     def _write(self, frame: bytes) -> None:
         if self.closed:

@@ -12,11 +12,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from multistep.engine.status.status_size import shortened
 from multistep.errors import GatewayError
 from multistep.gateway.accounting.step_usage import CaptureFacts
 from multistep.gateway.capture import weights
+from multistep.gateway.capture.record_limits import RecordLimits, exceeded, why_incomplete
 from multistep.token_records.read_file import read
-from multistep.token_records.record import Record, StepRecords
+from multistep.token_records.record import PATH, Record, StepRecords
 from tests.support.vllm_answers import logprob_of, prompt_of, tokens_of
 from tests.unit.gateway.world import REAL_KEYS, Seen, World, documents, request_of, step_of, token_for, world
 
@@ -166,7 +168,48 @@ async def test_a_record_beyond_the_limit_makes_the_file_incomplete(tmp_path: Pat
     async with world(tmp_path, capture_step_bytes=10) as it:
         await ask(it)
         facts, found = await records(it)
-    assert (facts.complete, found.complete, found.records) == (False, False, [])
+    assert (facts.why, found.complete, found.records) == (
+        "1 record exceeded gateway.settings.captureStepBytes, 10: raise it",
+        False,
+        [],
+    )
+
+
+async def test_the_steps_of_a_sweep_share_a_limit_that_a_restart_of_the_gateway_does_not_renew(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await ask(it)
+        await ask(it, uid="uid-2")
+        first, second = (await records(it))[0], await it.admin.close(step_of("uid-2"))
+        await it.admin.delete_capture(step_of())
+    assert second.capture is not None
+    most = first.bytes + second.capture.bytes + 10
+    async with world(tmp_path, capture_sweep_bytes=most) as it:
+        await ask(it, uid="uid-3")
+        facts, _ = await records(it, "uid-3")
+        path, headers, body = request_of("chat", MODEL, token_for("chat", uid="uid-4", captures=True, sweep="default/other/uid"))
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            assert answer.status == 200
+        others, _ = await records(it, "uid-4")
+    assert facts.why == f"1 record exceeded gateway.settings.captureSweepBytes, {most}: raise it or start a new sweep"
+    assert others.complete, "another sweep has a limit of its own"
+
+
+@pytest.mark.parametrize(
+    ("step", "sweep", "full", "limit"),
+    [(100, 0, False, ""), (101, 0, False, "Step"), (100, 200, False, ""), (100, 201, False, "Sweep"), (0, 0, True, "Volume")],
+)
+def test_the_first_limit_that_a_record_exceeds_is_named(step: int, sweep: int, full: bool, limit: str) -> None:
+    assert exceeded(RecordLimits(100, 200), step=step, sweep=sweep, full=full) == limit
+
+
+def test_each_cause_of_missing_records_is_named_within_what_a_status_shows() -> None:
+    limits = RecordLimits(1 << 40, 1 << 40)
+    causes = [why_incomplete([], {limit: 1000}, limits) for limit in ("Step", "Sweep", "Volume")]
+    causes.append(why_incomplete(["0123456789abcdef"] * 3, {}, limits))
+    assert [len(shortened(f"{PATH}: {cause}")) - len(PATH) - 2 for cause in causes] == [len(cause) for cause in causes]
+    assert causes[-1] == "3 requests without a record, such as 0123456789abcdef: see the gateway's log"
+    assert why_incomplete([], {"Step": 1, "Volume": 2}, limits).count(";") == 1
+    assert why_incomplete([], {}, limits) == ""
 
 
 async def test_tokens_of_a_stream_have_the_version_of_the_weights(tmp_path: Path) -> None:

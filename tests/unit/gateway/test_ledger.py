@@ -30,22 +30,22 @@ def test_the_file_has_the_version_of_its_schema_and_one_without_is_adopted(tmp_p
     file = tmp_path / "ledger.db"
     for _ in range(2):
         RequestLedger(file).stop()
-        assert version_of(file) == 2
+        assert version_of(file) == 3
     database = sqlite3.connect(file)
     database.execute("pragma user_version = 0")
     database.close()
     RequestLedger(file).stop()
-    assert version_of(file) == 2
+    assert version_of(file) == 3
 
 
 def test_a_file_of_a_later_release_is_refused_and_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "ledger.db"
     database = sqlite3.connect(file)
-    database.execute("pragma user_version = 3")
+    database.execute("pragma user_version = 4")
     database.close()
-    with pytest.raises(ValueError, match=r"ledger.db has version 3 of the schema, this release knows 2: install a later release"):
+    with pytest.raises(ValueError, match=r"ledger.db has version 4 of the schema, this release knows 3: install a later release"):
         RequestLedger(file)
-    assert version_of(file) == 3
+    assert version_of(file) == 4
 
 
 async def test_the_time_from_the_last_beat_to_the_next_start_is_a_downtime(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from multistep.kube.cluster_protocols import ExecStream
 from multistep.pods import agent_host
+from multistep.token_records.record import PATH
 from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.fake_runner import FakeRunner
 from tests.support.phase_results import DEFAULTS
@@ -98,6 +99,17 @@ async def test_the_token_records_of_each_step_are_stored_with_it_and_then_delete
     await world.run()
     assert world.kept.tokens == {"a": b"of a", "b": b"of b", "c": b""}
     assert models.deleted == ["1/a", "1/b", "1/c"]
+
+
+async def test_an_event_and_the_status_say_why_token_records_are_missing() -> None:
+    why = "2 records exceeded gateway.settings.captureStepBytes, 10: raise it"
+    models = FakeModels({"1/a": counted((100, 10, 5))}, tokens={"1/a": b"of a"}, missing_tokens={"a": why})
+    world = World(trial=manifest(CAPTURING), **{**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS}, models=models)
+    await world.run()
+    assert world.condition[0] == "Complete"
+    assert [step.artifacts and step.artifacts.incomplete for step in world.status.steps] == [[f"{PATH}: {why}"], None, None]
+    (event,) = [each for each in world.cluster.events if each["reason"] == "TokensIncomplete"]
+    assert (event["type"], event["note"]) == ("Warning", f"step a: {PATH}: {why}")
 
 
 async def test_the_token_records_of_a_step_that_lost_its_pod_are_deleted_at_the_gateway() -> None:

@@ -14,6 +14,7 @@ import pytest
 from multistep.api.trial.models_spec import JudgeSpec
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.engine.journal.operations import HostCall, Start
+from multistep.engine.journal.results_limits import Headroom
 from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.plan import TrialEnv
 from multistep.engine.plan.role_plans import JudgePlan, UserPlan
@@ -208,13 +209,13 @@ async def test_the_token_records_of_a_step_are_read_until_they_are_deleted(tmp_p
     capturing = {"agent": {**agent, "capture": "Tokens", "baseURL": "https://policy.example"}}
     trained = parse_trial({**manifest(capturing), "status": {"attempt": 1}})
 
-    async def saved(ours: ModelGateway, most: int, step: str = "a") -> bytes:
+    async def saved(ours: ModelGateway, most: int, step: str = "a", why: str = "") -> bytes:
         data = bytearray()
 
         async def write(piece: bytes) -> None:
             data.extend(piece)
 
-        await ours.save_tokens(trained, step, most, write)
+        assert await ours.save_tokens(trained, step, Headroom(most, 10, "trial"), write) == why
         return bytes(data)
 
     async with world(tmp_path) as here:
@@ -227,7 +228,9 @@ async def test_the_token_records_of_a_step_are_read_until_they_are_deleted(tmp_p
         (tmp_path / "records").write_bytes(await saved(ours, 10**6))
         records = read(tmp_path / "records")
         assert (records.complete, [each.state for each in records.records]) == (True, ["Done"])
-        assert await saved(ours, 10) == b"", "the records exceed the results limits"
+        size = (tmp_path / "records").stat().st_size
+        why = f"its {size} bytes exceed the 10 left of settings.resultsTrialBytes: raise it"
+        assert await saved(ours, 10, why=why) == b"", "the records exceed the results limits"
         await ours.delete_tokens(trained, "a")
         assert await saved(ours, 10**6) == b""
 

@@ -105,13 +105,13 @@ def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
 
 
 def test_what_exceeds_the_limit_is_counted(tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "tokens", HEAD, limit=4000)
+    writer = Writer(tmp_path / "tokens", HEAD, lambda size, added: "Step" if size + added > 4000 else "")
     conversation(writer, range(30))
     assert 0 < len(writer.recorded) < 30 and writer.size <= 4000
     writer.close()
     found = read(tmp_path / "tokens")
-    assert found.why == f"0 requests have no record, and {writer.dropped} records exceeded the file's limit"
-    assert len(found.records) + writer.dropped == 30
+    assert found.why == f"0 requests have no record, and {writer.dropped['Step']} records exceeded a limit of bytes"
+    assert len(found.records) + writer.dropped["Step"] == 30
 
 
 def test_a_request_without_a_record_makes_the_file_incomplete(tmp_path: Path) -> None:

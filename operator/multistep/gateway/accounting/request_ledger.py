@@ -45,9 +45,11 @@ create index if not exists forgotten_of_sweep on forgotten (sweep);
 create table if not exists stalls (step text primary key, seconds real, at real);
 create table if not exists alive (id integer primary key, at real);
 create table if not exists downtimes (began real, ended real);
+create table if not exists captured (step text primary key, sweep text, bytes integer, at real);
+create index if not exists captured_of_sweep on captured (sweep);
 create table if not exists opened (step text, key text, at real, until real, primary key (step, key));
 """
-_VERSION: Final = 2  # whoever changes the schema must raise this version, and convert files of the former version
+_VERSION: Final = 3  # whoever changes the schema must raise this version, and convert files of the former version
 _ADDED: Final = {"content": "''", "left_at": "null"}  # columns of requests that version 1 lacks, with their defaults
 _WRITE: Final = f"insert or replace into requests ({', '.join(_COLUMNS)}) values ({', '.join('?' * len(_COLUMNS))})"
 _LOSE: Final = """update requests set state = 'lost', ended = ?, kind = 'Provider', message = 'the gateway restarted'
@@ -124,6 +126,14 @@ class RequestLedger:
         """Return the closed steps that may still have a valid token, each with the time when its last token expires."""
         rows = await self._rows(_CLOSED, LONGEST_SECONDS, time.time())
         return {StepKey(*step.split("/")): until for step, until in rows}
+
+    async def write_captured(self, step: StepKey, sweep: str, size: int) -> None:
+        """Record the bytes of a step's token records. The call is idempotent."""
+        await self._run("insert or replace into captured values (?, ?, ?, ?)", str(step), sweep, size, time.time())
+
+    async def captured_bytes(self, sweep: str) -> int:
+        """Return the bytes of the token records of a sweep's steps that ended in the last RETENTION_SECONDS."""
+        return int((await self._rows("select coalesce(sum(bytes), 0) from captured where sweep = ?", sweep))[0][0])
 
     async def write_stall(self, step: StepKey, seconds: float) -> None:
         """Record the total seconds for which the provider stalled a step (waiting_seconds.Stalls). The call is idempotent."""
@@ -303,7 +313,7 @@ def _forget(database: sqlite3.Connection, before: float) -> None:
     """Delete all rows that ended before a time. The totals of sweeps are kept."""
     database.execute(_FORGET, [before])
     database.execute("delete from requests where ended < ?", [before])
-    for table, column in (("closed", "at"), ("opened", "until"), ("stalls", "at"), ("downtimes", "ended")):
+    for table, column in (("closed", "at"), ("opened", "until"), ("stalls", "at"), ("captured", "at"), ("downtimes", "ended")):
         database.execute(f"delete from {table} where {column} < ?", [before])
 
 

@@ -67,8 +67,13 @@ class CaptureFacts(_Model):
     """Number of choices that have a record."""
     tokens: int
     """Number of sampled tokens in all records."""
-    complete: bool
-    """Whether no request lacks a record."""
+    why: str = ""
+    """Why requests lack a record, or "" if none does."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether no request lacks a record."""
+        return not self.why
 
 
 class StepUsage(ModelUsage):

@@ -4,6 +4,7 @@ In go the documents of answers. Out come the documents that the agent must get, 
 ``capture`` beside the ledger. Open request_capture.py first.
 
 request_capture  the tokens of one request, from its answer to its records
+record_limits    which limit forbids a record
 step_files       the files of steps, until the operator has moved them to the results
 weights          the version of the model's weights, and pauses in which they are replaced
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from array import array
 from collections import defaultdict
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from multistep.gateway.capture.step_files import StepFiles
-from multistep.gateway.keys.tokens import StepKey
+from multistep.gateway.keys.tokens import StepClaims
 from multistep.gateway.model_api.answer_parsers import AnswerEvent, TokenUsage
 from multistep.gateway.model_api.request_parsers import ParsedRequest
 from multistep.gateway.model_api.token_fields import AnswerForms, AnswerTokens
@@ -20,10 +21,10 @@ from multistep.token_records.write_file import PromptBlocks, Writer
 class RequestCapture:
     """Collects the tokens of a request. A request that the provider refuses leaves no record, because it has no answer."""
 
-    def __init__(self, files: StepFiles, step: StepKey, id_: str, parsed: ParsedRequest, version: Callable[[], str]) -> None:
+    def __init__(self, files: StepFiles, claims: StepClaims, id_: str, parsed: ParsedRequest, version: Callable[[], str]) -> None:
         """Prepare to record a request. ``id_`` is its id in the ledger. ``version`` returns the version of the weights."""
         self._files = files
-        self._step = step
+        self._step, self._sweep = claims.key, claims.sweep
         self._id = id_
         self._context, self._sampling = parsed.context, parsed.sampling
         self._version = version
@@ -46,8 +47,8 @@ class RequestCapture:
         self._tokens = AnswerTokens(parsed.added, forms)
         self._order, self._sent_at, self._sent_version = time.time_ns(), time.time(), self._version()
         try:
-            self._writer = await self._files.writer(self._step)
-        except OSError as error:
+            self._writer = await self._files.writer(self._step, self._sweep)
+        except (OSError, sqlite3.Error) as error:
             self._miss(str(error))
 
     def cut_event(self, event: AnswerEvent) -> AnswerEvent | None:

@@ -7,31 +7,33 @@ import hashlib
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from multistep.gateway.accounting.ledger_rows import RequestRow
+from multistep.gateway.accounting.request_ledger import RequestLedger
 from multistep.gateway.accounting.step_usage import CaptureFacts
+from multistep.gateway.capture.record_limits import MIN_FREE, RecordLimits, exceeded, why_incomplete
 from multistep.gateway.keys.tokens import StepKey
 from multistep.token_records.read_file import read
 from multistep.token_records.write_file import Writer
 
-# If the volume has a smaller free share, new steps are not recorded, so that the ledger can still be written.
-_MIN_FREE: Final = 0.1
 _log: Final = logging.getLogger(__name__)
 
 
 class StepFiles:
     """The files of all steps."""
 
-    def __init__(self, directory: Path, max_bytes: int) -> None:
-        """Create the directory. ``max_bytes`` is the maximum size of a step's file. Raises OSError."""
+    def __init__(self, directory: Path, limits: RecordLimits, ledger: RequestLedger) -> None:
+        """Create the directory. ``ledger`` keeps the bytes of closed steps. Raises OSError."""
         directory.mkdir(exist_ok=True)
         self._directory = directory
-        self._max_bytes = max_bytes
+        self._limits = limits
+        self._ledger = ledger
         self._writers: dict[StepKey, Writer] = {}
+        self._bytes: dict[str, int] = {}  # by sweep, of all its steps, while a step of the sweep is open
         self._facts: dict[StepKey, CaptureFacts] = {}
         self._missing: defaultdict[StepKey, list[str]] = defaultdict(list)
         self._lock = asyncio.Lock()
@@ -41,11 +43,17 @@ class StepFiles:
         """Return the path of a step's file, which may not exist."""
         return self._directory / f"{hashlib.blake2b(str(step).encode(), digest_size=16).hexdigest()}.msgpack.zst"
 
-    async def writer(self, step: StepKey) -> Writer:
-        """Return the writer of a step's file. If the file exists, as after a restart, it is continued. Raises OSError."""
+    async def writer(self, step: StepKey, sweep: str) -> Writer:
+        """Return the writer of a step's file. If the file exists, as after a restart, it is continued. ``sweep`` is that of the
+        step's token. Raises OSError, sqlite3.Error."""
         async with self._lock:
             if step not in self._writers:
-                self._writers[step] = await asyncio.to_thread(self._open, step)
+                if sweep and sweep not in self._bytes:
+                    self._bytes[sweep] = await self._ledger.captured_bytes(sweep)
+                writer = await asyncio.to_thread(self._open, step, sweep)
+                if sweep and not writer.closed:
+                    self._bytes[sweep] += writer.size
+                self._writers[step] = writer
             return self._writers[step]
 
     def miss(self, step: StepKey, request: str, why: str) -> None:
@@ -57,17 +65,23 @@ class StepFiles:
         """End a step's file, and return what it contains, or None if the step's tokens are not recorded. The call is idempotent.
 
         ``rows`` has the step's requests. Those that the gateway's end interrupted are lost, and the agent may have got a part of
-        their answers. Raises OSError.
+        their answers. Raises OSError, sqlite3.Error.
         """
         async with self._closing:
             if step in self._facts:
                 return self._facts[step]
             if step not in self._writers and not self.path(step).exists():
                 return None
-            writer = await self.writer(step)
-            facts = await asyncio.to_thread(_close, writer, self.path(step), self._missing_of(step, writer, rows))
-            self._facts[step] = facts
-            del self._writers[step]
+            sweep = rows[0].sweep if rows else ""
+            writer = await self.writer(step, sweep)
+            missing = self._missing_of(step, writer, rows)
+            facts = await asyncio.to_thread(_close, writer, self.path(step), missing, self._limits)
+            await self._ledger.write_captured(step, sweep, facts.bytes)
+            async with self._lock:
+                self._facts[step] = facts
+                del self._writers[step]
+                if not self._writers:
+                    self._bytes.clear()  # the ledger has them
             self._missing.pop(step, None)
             return facts
 
@@ -83,25 +97,37 @@ class StepFiles:
                 if file.stat().st_mtime < before:
                     file.unlink()
 
-    def _open(self, step: StepKey) -> Writer:
+    def _open(self, step: StepKey, sweep: str) -> Writer:
         volume = os.statvfs(self._directory)
-        full = volume.f_bavail < _MIN_FREE * volume.f_blocks
-        return Writer(self.path(step), {"step": step.step, "attempt": step.attempt}, 0 if full else self._max_bytes)
+        full = volume.f_bavail < MIN_FREE * volume.f_blocks
+        return Writer(self.path(step), {"step": step.step, "attempt": step.attempt}, self._admission(sweep, full=full))
+
+    def _admission(self, sweep: str, *, full: bool) -> Callable[[int, int], str]:
+        """Return the function that counts the bytes to write, or names the limit that forbids them."""
+
+        def admit(size: int, added: int) -> str:
+            total = self._bytes[sweep] + added if sweep else 0
+            limit = exceeded(self._limits, step=size + added, sweep=total, full=full)
+            if sweep and not limit:
+                self._bytes[sweep] = total
+            return limit
+
+        return admit
 
     def _missing_of(self, step: StepKey, writer: Writer, rows: Sequence[RequestRow]) -> list[str]:
         recorded = {request for request, _ in writer.recorded}
         return [*self._missing.get(step, ()), *(row.id for row in rows if row.state == "lost" and row.id not in recorded)]
 
 
-def _close(writer: Writer, path: Path, missing: Sequence[str]) -> CaptureFacts:
-    complete = not missing and not writer.dropped
+def _close(writer: Writer, path: Path, missing: Sequence[str], limits: RecordLimits) -> CaptureFacts:
+    why = why_incomplete(missing, writer.dropped, limits)
     if writer.closed:  # by a process that ended before the operator got its answer
-        complete = read(path).complete
+        why = read(path).why
     writer.close(missing)
     return CaptureFacts(
         bytes=writer.size,
         sha256=writer.sha256,
         records=len(writer.recorded),
         tokens=writer.tokens,
-        complete=complete,
+        why=why,
     )

@@ -225,7 +225,7 @@ class Exchange:
     def _new_capture(self) -> RequestCapture:
         weights, claims = self._services.weights, self._allowed.claims
         version = partial(weights.version, claims.sweep)
-        return RequestCapture(self._services.files, self._step, self._outcome.row.id, self._allowed.parsed, version)
+        return RequestCapture(self._services.files, claims, self._outcome.row.id, self._allowed.parsed, version)
 
     async def _refuse_uncaptured(self) -> None:
         """Raise Refused if the tokens of the request must be recorded and cannot."""

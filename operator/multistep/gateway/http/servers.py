@@ -20,6 +20,7 @@ from multistep.gateway.accounting.budgets import Budgets
 from multistep.gateway.accounting.open_steps import OpenSteps
 from multistep.gateway.accounting.request_ledger import RETENTION_SECONDS, RequestLedger
 from multistep.gateway.accounting.waiting_seconds import Silence, Stalls
+from multistep.gateway.capture.record_limits import RecordLimits
 from multistep.gateway.capture.step_files import StepFiles
 from multistep.gateway.capture.weights import Weights
 from multistep.gateway.http.agent_port import AgentPort
@@ -122,7 +123,8 @@ async def _services(settings: GatewaySettings, stack: AsyncExitStack, damaged: C
     ledger = await asyncio.to_thread(RequestLedger, settings.ledger_file, damaged)
     stack.push_async_callback(asyncio.to_thread, ledger.stop)
     lanes = Lanes(settings.lane_requests)
-    files = StepFiles(settings.ledger_file.parent / "capture", settings.capture_step_bytes)
+    limits = RecordLimits(settings.capture_step_bytes, settings.capture_sweep_bytes)
+    files = StepFiles(settings.ledger_file.parent / "capture", limits, ledger)
     timeout = ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=settings.answer_timeout_seconds)
     http = await stack.enter_async_context(
         ClientSession(

@@ -26,6 +26,7 @@ from multistep.api.trial.agent_spec import AgentSpec, ModelLimits
 from multistep.api.trial.models_spec import JudgeSpec, UserSpec
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.operations import HostCall, Start
+from multistep.engine.journal.results_limits import Headroom
 from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.plan.role_plans import JudgePlan, UserPlan
@@ -82,9 +83,9 @@ class ModelAccess(Protocol):
         """Block the role's token of the step, and return the gateway's report, which engine.score.usage_totals parses. Raises
         GatewayUnavailable."""
 
-    async def save_tokens(self, trial: MultiStepTrial, step: str, most: int, write: Write) -> None:
-        """Write the token records of a step with ``write``, if it has any and they have at most ``most`` bytes. Raises
-        GatewayUnavailable."""
+    async def save_tokens(self, trial: MultiStepTrial, step: str, headroom: Headroom, write: Write) -> str:
+        """Write the token records of a step with ``write``, if it has any and they fit into the results limits. Return why records
+        are missing, or "". Raises GatewayUnavailable."""
 
     async def delete_tokens(self, trial: MultiStepTrial, step: str) -> None:
         """Delete the token records of a step at the gateway, which otherwise deletes them after 14 days."""
@@ -266,24 +267,25 @@ class ModelGateway:
             "downtimes": await self._downtimes(key),
         }
 
-    async def save_tokens(self, trial: MultiStepTrial, step: str, most: int, write: Write) -> None:
-        """Write the step's token records, as the gateway's report describes them."""
+    async def save_tokens(self, trial: MultiStepTrial, step: str, headroom: Headroom, write: Write) -> str:
+        """Write the step's token records, as the gateway's report describes them, and return why records are missing, or ""."""
         key = _key(trial, step, "agent")
         try:
             facts = (await self._admin.close(key)).capture
         except StepUnknownToGateway:
-            return
+            return ""
         if facts is None:
-            return
-        if facts.bytes > most:
-            _log.warning("step %s: %d bytes of token records exceed the results limits, so they are not stored", key, facts.bytes)
-            return
+            return ""
+        if facts.bytes > headroom.bytes:
+            limit = f"settings.results{headroom.bytes_of.capitalize()}Bytes"
+            return f"its {facts.bytes} bytes exceed the {headroom.bytes} left of {limit}: raise it"
         digest = hashlib.sha256()
         async for piece in self._admin.read_capture(key):
             digest.update(piece)
             await write(piece)
         if digest.hexdigest() != facts.sha256:
             raise GatewayUnavailable(f"step {key}: the token records that the model gateway sent differ from its report")
+        return facts.why
 
     async def delete_tokens(self, trial: MultiStepTrial, step: str) -> None:
         """Delete the step's token records at the gateway."""

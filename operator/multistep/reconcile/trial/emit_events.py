@@ -22,6 +22,7 @@ from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import EVENTS
 from multistep.sources.reader.read_task import ReadTask
 from multistep.timestamps import rfc3339
+from multistep.token_records.record import PATH as TOKEN_RECORDS
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,9 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
     if new.verifier and new.verifier.pod_uid and new.verifier != old.verifier:
         found.append(Transition("VerifierPodCreated", f"step {new.current_step}: created pod {new.verifier.pod_name}"))
     found += [_tampering(each) for each in new.tampering if each not in old.tampering]
-    found += (ended := [_step_ended(step) for step in ended_steps(old, new)])
+    finished = ended_steps(old, new)
+    found += [incomplete for step in finished for incomplete in _tokens_incomplete(step)]
+    found += (ended := [_step_ended(step) for step in finished])
     if new.has_own_step and new.current_step != old.current_step:
         started = f"step {new.current_step} started"
         if ended:  # one Event reports both, because each Event needs a request
@@ -113,6 +116,12 @@ def ended_steps(old: TrialStatus, new: TrialStatus) -> list[StepStatus]:
 
 def _tampering(found: Tampering) -> Transition:
     return Transition("Tampering", f"step {found.step}: {found.kind}: {found.detail}", "Warning")
+
+
+def _tokens_incomplete(step: StepStatus) -> list[Transition]:
+    lines = (step.artifacts.incomplete if step.artifacts else None) or []
+    found = [line for line in lines if line.startswith(TOKEN_RECORDS)]
+    return [Transition("TokensIncomplete", f"step {step.name}: {line}", "Warning") for line in found]
 
 
 def _step_ended(step: StepStatus) -> Transition:

@@ -88,6 +88,7 @@ from multistep.store.harbor import secret_variables
 from multistep.store.results_volume import ResultsVolume
 from multistep.store.trial.unpack_download import DownloadFacts, UploadedObject
 from multistep.telemetry.metrics import Metrics
+from multistep.token_records.record import PATH as TOKEN_RECORDS
 
 MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of a record's list of sources that were not collected completely
 MAX_LINES_BYTES = 12 << 10  # limit of this list as JSON, because the runner's record has at most 64 KiB
@@ -428,7 +429,7 @@ class Driver:
         asked = marked_as_sent(sources, {**sent, **left_out})
         async with AsyncExitStack() as stack:
             spool = await stack.enter_async_context(self._collections.spool(drive.key, headroom=headroom))
-            tokens = await self._tokens(drive, operation, stack, headroom)
+            tokens, why = await self._tokens(drive, operation, stack, headroom)
             joined = Joined(spool.write)
             found = await session.download(of_main(asked), joined.write, timeout_seconds=self._settings.results_collect_seconds)
             found = await self._services.collect(drive.trial.metadata.namespace, drive.pods.agent, asked, found, joined)
@@ -442,21 +443,25 @@ class Driver:
         self._metrics.collected_bytes.inc(found.size)
         seconds = round(time.monotonic() - start, 3)  # duration of the collection, as the record's own times are those of the note
         data = {"types": list(found.types), "count": collected.count, "bytes": collected.bytes, "seconds": seconds}
-        if collected.incomplete:
-            data["incomplete"] = shortened(collected.incomplete)
+        incomplete = [*([f"{TOKEN_RECORDS}: {why}"] if why else []), *collected.incomplete]
+        if incomplete:
+            data["incomplete"] = shortened(incomplete)
         record = await session.note(operation.id, data)
         if tokens is not None and self._models is not None:  # not before the record, because a repetition needs them
             await self._models.delete_tokens(drive.trial, step.name)
         return record
 
-    async def _tokens(self, drive: DriveState, operation: Collect, stack: AsyncExitStack, headroom: Headroom) -> Spool | None:
-        """Return a file with the token records of the step, None if the gateway does not record the step's tokens."""
+    async def _tokens(
+        self, drive: DriveState, operation: Collect, stack: AsyncExitStack, headroom: Headroom
+    ) -> tuple[Spool | None, str]:
+        """Return a file with the token records of the step, None if the gateway does not record the step's tokens, and why records
+        are missing."""
         if not drive.trial.spec.agent.captures or operation.part == "verifier" or drive.loaded.plan.regrade:
-            return None
+            return None, ""
         assert self._models is not None  # the manifests of pods reject such a trial if no gateway is configured
         spool = await stack.enter_async_context(self._collections.spool(drive.key))
-        await self._models.save_tokens(drive.trial, drive.step(operation.step).name, headroom.bytes, spool.write)
-        return spool
+        why = await self._models.save_tokens(drive.trial, drive.step(operation.step).name, headroom, spool.write)
+        return spool, why
 
     async def _transfer(self, drive: DriveState, operation: Checkpoint | Restore) -> Record:
         """Store or restore a checkpoint, and release its slot."""
