@@ -36,8 +36,8 @@ def exceeded(limits: RecordLimits, *, step: int, sweep: int, full: bool) -> str:
 def why_incomplete(missing: Sequence[str], dropped: Mapping[str, int], limits: RecordLimits) -> str:
     """Return why records of a step are missing, with the limit, its value and what to change; "" if none are missing.
 
-    The text is short, because a status shows 128 bytes of it. ``missing`` has the ids of requests without a record. ``dropped`` is the
-    number of records that each limit forbade.
+    The text is short, because a status shows 128 bytes of it. ``missing`` has the ids of requests without a record. ``dropped`` is
+    the number of records that each limit forbade.
     """
     causes = {
         "Step": f"exceeded gateway.settings.captureStepBytes, {limits.step}: raise it",
