@@ -18,8 +18,8 @@ from tests.unit.gateway.world import token_for, world
 JUDGE = StepKey("uid-1", "1", "0", "judge")
 
 
-def judges_token() -> str:
-    return token_for("chat", sub=str(JUDGE), agent="judge")
+def judges_token(**claims: Any) -> str:
+    return token_for("chat", sub=str(JUDGE), agent="judge", **claims)
 
 
 def row(content: str, began: float, ended: float | None, **changes: Any) -> RequestRow:

@@ -116,7 +116,9 @@ async def test_a_budget_that_an_outage_used_up_is_no_failure_of_the_step(tmp_pat
         long = "say: hello\n" + "x" * 1500
         while await run.ask(text=long) != 400:
             pass
-        assert (await run.cause(), len(checks(here)) > 0) == (cause, faults != [""])
+        unanswered = (await run.end())["unanswered"]
+        assert (unanswered["cause"], len(checks(here)) > 0) == (cause, faults != [""])
+        assert ("without a complete answer count with the most" in unanswered["message"]) == (faults != [""])
 
 
 @pytest.mark.parametrize(("first", "cause"), [("say: hello", "Budget"), (None, "Request")])

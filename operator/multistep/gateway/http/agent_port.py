@@ -26,6 +26,9 @@ from multistep.gateway.model_api.request_parsers import InvalidBody, ParsedReque
 from multistep.gateway.model_api.routes import Route, find_route, provider_of
 from multistep.providers import ProviderName
 
+# Statuses with which a request is refused before it is in the ledger, whatever its content. A judge's request gets a row, because
+# a process of the agent may cause this, and a verdict must not count without the answer.
+_UNRECORDED: Final = (425, 429)
 _log: Final = logging.getLogger(__name__)
 
 
@@ -86,6 +89,16 @@ class AgentPort:
         if route is None:
             raise await self._unknown_path(request)
         claims = self._claims(request, route.provider)
+        try:
+            return await self._counted(client, route, claims)
+        except Refused as refused:
+            if refused.status in _UNRECORDED and claims.key.role == "judge":
+                await self._services.ledger.write(refused_row(claims, "Own", refused.status, str(refused), time.time()))
+            raise
+
+    async def _counted(self, client: ClientConnection, route: Route, claims: StepClaims) -> web.StreamResponse:
+        """Answer a request that counts as open for its step. Raises Refused."""
+        request = client.request
         with self._services.steps.open_request(claims.key) as count_body:
             parsed, held = await self._parsed(request, route, count_body, claims)
             self._services.steps.refuse_closed(claims.key)  # the step may have been closed while the agent sent the body
@@ -163,7 +176,9 @@ class AgentPort:
         except (TimeoutError, asyncio.CancelledError) as error:
             left = isinstance(error, asyncio.CancelledError)
             message = f"held for {sum(held):.0f} s{' until the agent left' * left}; the gateway parsed large bodies of other steps"
-            if held and route.counted:
+            if not held:
+                message = "the client left before the gateway had parsed the request"
+            if route.counted and (held or claims.key.role == "judge"):
                 row = open_row(claims, route.provider, services.steps.last_model(claims.key), Spent(), time.time() - sum(held))
                 await services.ledger.write(end_unparsed(row, sum(held), message, left=left))
             if left:

@@ -17,7 +17,8 @@ MAX_HEAD_BYTES: Final = 32 << 10
 MAX_UNFINISHED: Final = 256
 """Maximum number of unfinished heads from one address."""
 MAX_CONNECTIONS: Final = 2048
-"""Maximum number of connections from one address. A connection without a request takes about 6 KiB and a file descriptor."""
+"""Maximum number of connections from one address; a further one replaces the oldest idle one. A connection without a request takes
+about 6 KiB and a file descriptor."""
 MAX_TOTAL: Final = 16_384
 """Maximum number of connections of a port. ``listen`` lowers it if the process may open fewer than four times as many files."""
 HEAD_SECONDS: Final = 30.0
@@ -43,17 +44,17 @@ class ConnectionLimits:
         return _Connection(self._make(), self)
 
     def add(self, address: str, connection: _Connection) -> bool:
-        """Count a new connection, and return whether it may stay. To stay below the limit, this may end an idle connection of
-        another address."""
+        """Count a new connection, and return whether it may stay. At a limit, it may take the place of the oldest idle connection:
+        of its own address if that has too many, so that one process of a pod cannot keep the others from connecting, or else of the
+        address with the most."""
         own = self._connections.setdefault(address, {})
         own[connection] = None
         self._total += 1
-        if len(own) > MAX_CONNECTIONS:
-            return False
-        if self._total <= self._most:
+        if len(own) <= MAX_CONNECTIONS and self._total <= self._most:
             return True
-        crowd = max(self._connections.values(), key=len)
-        idle = next((connection for connection in crowd if connection.idle), None) if len(crowd) > len(own) else None
+        crowd = own if len(own) > MAX_CONNECTIONS else max(self._connections.values(), key=len)
+        crowded = len(own) > MAX_CONNECTIONS or len(crowd) > len(own)
+        idle = next((each for each in crowd if each.idle and each is not connection), None) if crowded else None
         if idle is not None:
             idle.end()
         return idle is not None

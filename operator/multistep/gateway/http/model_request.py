@@ -34,6 +34,7 @@ _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
 _SHORTEST_PAUSE: Final = 0.2  # in seconds. It prevents a busy loop if the provider always answers Retry-After: 0
 # Maximum seconds that are added to the hold of a request that waited for a budget. Clients disconnect after 300 s.
 _AFTER_BUDGET: Final = 50.0
+_LEFT: Final = "the client left while the request waited for room in the budget"
 
 
 class Exchange:
@@ -98,6 +99,10 @@ class Exchange:
         try:
             with stopwatch(self._outcome.add_held):
                 return await reserve(self._services, self._allowed, self._bound, self._hold_left())
+        except asyncio.CancelledError:
+            if self._step.role == "judge":  # whose verdict must not count without the answer
+                await self._outcome.finish("gone", 0, TokenUsage(), "Own", _LEFT)
+            raise
         except BudgetRefusal as refusal:
             if refusal.own_choice:
                 self._outcome.drop_reservation()

@@ -171,11 +171,11 @@ def open_row(claims: StepClaims, provider: str, model: str, most: Spent, began: 
 
 
 def refused_row(
-    claims: StepClaims, kind: Literal["Path", "Configuration"], status: int, message: str, began: float, *, model: str = ""
+    claims: StepClaims, kind: Literal["Path", "Configuration", "Own"], status: int, message: str, began: float, *, model: str = ""
 ) -> RequestRow:
-    """Return the row of a request that the gateway refused, because its path is unknown (Path), or because the token is not for its
-    model or its tokens cannot be recorded (Configuration). The ledger keeps one such row per step and kind. ``began`` is in seconds
-    since the epoch."""
+    """Return the row of a request that the gateway refused, because its path is unknown (Path), the token is not for its model or
+    its tokens cannot be recorded (Configuration), or the step has too many requests (Own). The ledger keeps one such row per step
+    and kind. ``began`` is in seconds since the epoch."""
     row = replace(open_row(claims, "", model, Spent(), began), id=f"{kind.lower()} of {claims.key}")
     unused = {"input_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
     return row.end(state="failed", status=status, kind=kind, message=message, **unused)

@@ -34,6 +34,8 @@ def unanswered_cause(trial: MultiStepTrial, usage: StepUsage, lost: Collection[s
     for each in usage.unanswered:
         if (cause := _cause(trial, usage, each, lost, worked=worked)) is not None:
             found.setdefault(cause, each.message or f"status {each.status}")
+    if "Budget" in found and usage.incomplete:
+        found["Budget"] += f"; {usage.incomplete} requests without a complete answer count with the most that they may have used"
     return next(((cause, found[cause]) for cause in _ORDER if cause in found), None)
 
 
