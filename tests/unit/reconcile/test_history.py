@@ -25,22 +25,51 @@ def rows(world: World) -> list[dict[str, Any]]:
     return [json.loads(line) for _, line in world.volume.history.lines.values()]
 
 
+def status_follows_row(world: World) -> bool:
+    written = world.faults.trace.index("volume history after")
+    return any(point.startswith("apply_status") for point in world.faults.trace[written:])
+
+
 async def test_a_complete_trial_has_a_row_before_its_status_says_so() -> None:
     world = World()
     await world.run()
     (row,) = rows(world)
     assert (row["uid"], row["state"], row["score"]) == ("trial-uid", "Complete", world.status.score)
-    written = world.faults.trace.index("volume history after")
-    assert any(point.startswith("apply_status") for point in world.faults.trace[written:])
+    assert status_follows_row(world)
 
 
-async def test_a_trial_that_could_not_start_has_a_row(tmp_path: Path) -> None:
+def unable_to_start() -> World:
     world = World()
     world.trial["spec"]["agent"] = {"name": "no-such-agent"}
     world.cluster.put(world.trial)
+    return world
+
+
+async def test_a_trial_that_could_not_start_has_a_row_before_its_status_says_so_as_it_may_be_deleted_then() -> None:
+    world = unable_to_start()
     await world.run()
     (row,) = rows(world)
     assert (row["state"], row["score"], row["failure_class"]) == ("Failed", None, world.status.failure.class_)  # type: ignore[union-attr]
+    assert status_follows_row(world)
+
+
+async def test_a_trial_without_results_ends_although_its_row_cannot_be_written_yet() -> None:
+    world = unable_to_start()
+    assert isinstance(world.volume, FakeVolume)
+    add, failing = world.volume.history.add, True
+
+    async def full(*arguments: Any) -> None:
+        if failing:
+            raise StoreError("no space left on device")
+        await add(*arguments)
+
+    world.volume.history.add = full  # type: ignore[method-assign,assignment]
+    for _ in range(3):
+        await world.reconcile()
+    assert (world.status.phase, rows(world)) == ("Failed", [])
+    failing = False
+    await world.run(first=600.0)
+    assert [row["state"] for row in rows(world)] == ["Failed"]
 
 
 class Sweeps(Scene):

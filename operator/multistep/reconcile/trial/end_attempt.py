@@ -215,11 +215,26 @@ async def fail(run: TrialRun, observed: Observed, failing: FailTrial, finisher: 
         location = await finisher.finish_failed(run.trial, observed.loaded, new, run.clock(), logs=logs)
         new = new.model_copy(update={"results": location.uri, "results_store": location.store})
         await finisher.record(run.readable_object, new)
+    else:
+        await _try_to_record(run, new, finisher)
     await _end(run, new, pods, before=failing.before)
     return Continue()
 
 
-async def give_up(run: TrialRun, failure: decisions.Fail, models: ModelAccess | None, pods: TrialPods) -> Continue:
+async def _try_to_record(run: TrialRun, new: TrialStatus, finisher: Finisher) -> None:
+    """Write the row of the history of a trial that ends without results, so that the row stays if the trial is deleted at once. If
+    this fails, the trial ends all the same, and the clean-up writes the row."""
+    await run.writer.require_current()
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await finisher.record(run.readable_object, new)
+    except Exception as error:
+        logger.warning("the row of a failed trial could not be written to the history yet: %s", message(error))
+
+
+async def give_up(
+    run: TrialRun, failure: decisions.Fail, models: ModelAccess | None, pods: TrialPods, finisher: Finisher
+) -> Continue:
     """Fail the trial without storing its results, because this may fail again.
 
     If the gateway answers within STOP_SECONDS, the token of the trial's step is blocked and the step's model usage is counted.
@@ -230,6 +245,7 @@ async def give_up(run: TrialRun, failure: decisions.Fail, models: ModelAccess | 
     except Exception as error:
         logger.warning("the model usage of a failed trial could not be counted: %s", message(error))
     new = trial_status.failed(run.trial, failure.reason, failure.message, run.clock())
+    await _try_to_record(run, new, finisher)
     try:
         await _end(run, new, pods)
     except (Conflict, NotFound, NotLeading, Unavailable):
@@ -257,7 +273,7 @@ async def clean_up(
     if due.pod_in == 0:
         await pods.remove_all(trial)
     await finisher.clear(trial)
-    if trial.status.results is None:  # a trial that ends without results has no row yet
+    if trial.status.results is None:  # it may have no row yet
         await finisher.record(run.readable_object, trial.status)
     if due.trial_in == 0:
         await cluster.delete(TRIALS, trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)

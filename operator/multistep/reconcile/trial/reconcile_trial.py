@@ -172,7 +172,7 @@ class TrialReconciler:
             case FailTrial():
                 return await fail(run, observed, decision, self.finisher, self.pods)
             case GiveUp(failure):
-                return await give_up(run, failure, self.models, self.pods)
+                return await give_up(run, failure, self.models, self.pods, self.finisher)
             case decisions.CleanUp():
                 return await clean_up(run, decision, self.pods, self.finisher, self.loader, self.cluster)
 
