@@ -6,7 +6,7 @@ The view `trials` has a row per finished trial, with the columns of history_row.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ import duckdb
 
 from multistep.errors import UsageError
 from multistep.report.history_row import TYPES
+from multistep.store.files.history_pack import unpacked
 
 _COLUMNS: Final = ", ".join(TYPES)
 _SCHEMA: Final = (
@@ -58,7 +59,7 @@ class HistoryDatabase:
     def update(self, source: str, gone: Sequence[str], packs: Mapping[str, tuple[str, bytes]], open_lines: bytes) -> None:
         """Delete the packs in ``gone``, store new ones and the open lines, in one transaction.
 
-        packs: version and contents of the new packs, by name.
+        packs: version and contents of the new packs, by name. Raises StoreError for a pack that is damaged or too large.
         """
         with self._opened(read_only=False) as database, tempfile.TemporaryDirectory() as directory:
             database.begin()
@@ -66,10 +67,10 @@ class HistoryDatabase:
                 database.execute("DELETE FROM stored WHERE pack = ?", [f"{source}/{name}"])
                 database.execute("DELETE FROM packs WHERE source = ? AND name = ?", [source, name])
             for name, (version, data) in packs.items():
-                _insert(database, Path(directory) / "pack.jsonl.gz", data, f"{source}/{name}")
+                _insert(database, Path(directory) / "pack.jsonl", unpacked(data), f"{source}/{name}")
                 database.execute("INSERT INTO packs VALUES (?, ?, ?)", [source, name, version])
             if open_lines:
-                _insert(database, Path(directory) / "open.jsonl", open_lines, f"{source}/{_OPEN}")
+                _insert(database, Path(directory) / "open.jsonl", [open_lines], f"{source}/{_OPEN}")
             database.execute(
                 # A trial may be in several packs after a crash. The row that is in no pack yet is the newest one.
                 "UPDATE stored SET shadowed = best.row <> stored.rowid FROM (SELECT uid, arg_max(rowid, ("
@@ -109,9 +110,10 @@ class HistoryDatabase:
                 raise UsageError(f"{directory}: the export failed: {_first_line(error)}") from None
 
 
-def _insert(database: duckdb.DuckDBPyConnection, file: Path, data: bytes, pack: str) -> None:
+def _insert(database: duckdb.DuckDBPyConnection, file: Path, lines: Iterable[bytes], pack: str) -> None:
     """Insert the lines of a pack. A damaged line is left out."""
-    file.write_bytes(data)
+    with file.open("wb") as written:
+        written.writelines(lines)
     columns = ", ".join(f"'{name}': '{kind}'" for name, kind in TYPES.items())
     database.execute(
         f"INSERT INTO stored SELECT {_COLUMNS}, ?, false FROM read_json(?, columns = {{{columns}}}, format = 'newline_delimited',"

@@ -10,7 +10,6 @@ after the pack with this line is stored. A crash between the two leaves the line
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +21,7 @@ from typing import Final, Protocol
 
 from multistep.errors import StoreError
 from multistep.store.bucket.object_store import Bucket
+from multistep.store.files.history_pack import MAX_BYTES, packed, unpacked
 from multistep.store.files.trial_key import TrialKey
 from multistep.store.results_volume import ResultsVolume
 from multistep.store.trial import directory
@@ -62,7 +62,7 @@ class _Packs(Protocol):
         """Yield the packs whose paths start with a directory. Their names are paths."""
 
     async def read(self, path: str) -> tuple[bytes, str | None]:
-        """Return a pack's contents and version, b"" and None if it does not exist."""
+        """Return a pack's contents and version, b"" and None if it does not exist. Raises StoreError for more than MAX_BYTES."""
 
     async def write(self, path: str, data: bytes, former: str | None) -> None:
         """Replace the pack of this version, None if it did not exist. Raises StoreError if it has another version."""
@@ -180,6 +180,8 @@ class _BucketPacks:
     async def read(self, path: str) -> tuple[bytes, str | None]:
         if (found := await self._bucket.head(f"{_PREFIX}/{path}")) is None:
             return b"", None
+        if found.size > MAX_BYTES:
+            raise StoreError(f"the pack {found.name} of the history has more than {MAX_BYTES} bytes")
         async with aclosing(self._bucket.get(found.name, found.version)) as chunks:
             return b"".join([chunk async for chunk in chunks]), found.version
 
@@ -224,12 +226,12 @@ def _old_lines(group: Path, before: float) -> list[_Line]:
 
 def _merged(pack: bytes, lines: list[_Line]) -> bytes:
     """Return the pack with these lines, in the order of the trials' UIDs, so that the same lines make the same bytes."""
+    former = b"".join(unpacked(pack)).splitlines(keepends=True) if pack else []
     try:
-        former = gzip.decompress(pack).splitlines(keepends=True) if pack else []
         by_uid = {json.loads(line)["uid"]: line for line in (*former, *(line for _, line, _ in lines))}
-    except (OSError, EOFError, ValueError, KeyError) as error:
+        return packed(by_uid[uid] for uid in sorted(by_uid))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"a pack of the history is damaged; delete it, and its trials leave the history: {error}") from None
-    return gzip.compress(b"".join(by_uid[uid] for uid in sorted(by_uid)), mtime=0)
 
 
 def _remove_lines(group: Path, lines: list[_Line]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from multistep.api.sweep.sweep import Scoring
 from multistep.api.trial.trial import parse_status
-from multistep.errors import UsageError
+from multistep.errors import StoreError, UsageError
 from multistep.report.history_database import HistoryDatabase
 from multistep.report.history_postgres import script
 from multistep.report.history_questions import Filters, costs, leaderboard, regressions, trends
@@ -167,6 +167,16 @@ def test_changed_packs_are_replaced_and_deleted_ones_leave_the_copy(tmp_path: Pa
 
 def test_a_damaged_line_hides_no_other_one(tmp_path: Path) -> None:
     assert count(copy(tmp_path, [scored("a", 1.0), b'{"uid": \n', b"[]\n", scored("b", 1.0)])) == 2
+
+
+@pytest.mark.parametrize(("pack", "why"), [(gzip.compress(b"0" * (1 << 20)) * 200, "more than"), (b"damaged", "damaged")])
+def test_a_pack_that_cannot_be_unpacked_in_bounded_space_is_refused_and_changes_nothing(
+    tmp_path: Path, pack: bytes, why: str
+) -> None:
+    database = copy(tmp_path, [scored("a", 0.0)])
+    with pytest.raises(StoreError, match=why):
+        database.update("ns/source", ["pack"], {"other": ("1", pack)}, b"")
+    assert (count(database), database.versions("ns/source")) == (1, {"pack": "1"})
 
 
 def test_the_leaderboard_averages_tasks_and_leaves_out_excluded_trials(tmp_path: Path) -> None:

@@ -145,6 +145,24 @@ async def test_a_damaged_pack_is_named_and_kept(history: History, volume: Result
     assert await history.open_lines("default")
 
 
+async def test_a_pack_that_unpacks_to_more_than_the_operators_memory_is_not_unpacked(history: History) -> None:
+    await add(history, "a")
+    zeros = gzip.compress(b"0" * (1 << 20))
+    await history._packs.write(f"namespace=default/{NAME}", zeros * 200, None)
+    with pytest.raises(StoreError, match="more than 134217728 bytes of lines"):
+        await pack(history)
+    assert await history.open_lines("default")
+
+
+async def test_a_pack_in_the_bucket_that_is_too_large_is_not_read(volume: ResultsVolume, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(volume, Bucket(MemoryStore(), "memory://bucket"))
+    await add(history, "a")
+    await pack(history)
+    monkeypatch.setattr("multistep.store.history.MAX_BYTES", 10)
+    with pytest.raises(StoreError, match="more than 10 bytes"):
+        await history.read("default", NAME)
+
+
 async def test_results_and_temporary_files_are_no_concern_of_each_other(volume: ResultsVolume) -> None:
     history = History(volume)
     await add(history, "a")

@@ -12,12 +12,13 @@ from multistep.client.connection import Cluster
 from multistep.client.results.fetch import read_whole
 from multistep.errors import NotFound, StoreError
 from multistep.kube.resources import CONFIG_MAPS
+from multistep.store.files.history_pack import MAX_BYTES
 
 if TYPE_CHECKING:
     from multistep.report.history_database import HistoryDatabase
 
-_MAX_BYTES: Final = 256 << 20
 _AT_ONCE: Final = 64  # packs per transaction, so that an interrupted copy continues where it stopped
+_AT_ONCE_BYTES: Final = 64 << 20  # after as many bytes of packs a transaction ends, too, so that memory is bounded
 
 
 async def sync_history(cluster: Cluster, namespace: str | None, database: HistoryDatabase) -> list[str]:
@@ -45,16 +46,19 @@ async def _addresses(cluster: Cluster, namespace: str | None) -> AsyncIterator[t
 
 async def _sync(cluster: Cluster, source: str, url: str, database: HistoryDatabase) -> None:
     # The open lines are read first: a line that is packed meanwhile is then in both, but never in none.
-    opened = await read_whole(cluster, url, "/open", _MAX_BYTES)
-    now = _versions(await read_whole(cluster, url, "", _MAX_BYTES))
+    opened = await read_whole(cluster, url, "/open", MAX_BYTES)
+    now = _versions(await read_whole(cluster, url, "", MAX_BYTES))
     known = database.versions(source)
     gone = [name for name in known if name not in now]
     changed = [name for name, version in now.items() if known.get(name) != version]
-    for start in range(0, max(1, len(changed)), _AT_ONCE):
-        packs = {}
-        for name in changed[start : start + _AT_ONCE]:
-            packs[name] = now[name], await read_whole(cluster, url, f"/packs/{quote(name)}", _MAX_BYTES)
-        database.update(source, gone, packs, opened)
+    packs, size = dict[str, tuple[str, bytes]](), 0
+    for name in changed:
+        data = await read_whole(cluster, url, f"/packs/{quote(name)}", MAX_BYTES)
+        packs[name], size = (now[name], data), size + len(data)
+        if len(packs) >= _AT_ONCE or size >= _AT_ONCE_BYTES:
+            database.update(source, gone, packs, opened)
+            packs, size = {}, 0
+    database.update(source, gone, packs, opened)
 
 
 def _versions(listed: bytes) -> dict[str, str]:
