@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from multistep.errors import StoreError
 from multistep.store.bucket.object_store import Bucket
-from multistep.store.files.history_pack import MAX_BYTES, packed, unpacked
+from multistep.store.files.history_pack import DAMAGED, MAX_BYTES, packed, unpacked
 from multistep.store.files.trial_key import TrialKey
 from multistep.store.results_volume import ResultsVolume
 from multistep.store.trial import directory
@@ -231,7 +231,7 @@ def _merged(pack: bytes, lines: list[_Line]) -> bytes:
         by_uid = {json.loads(line)["uid"]: line for line in (*former, *(line for _, line, _ in lines))}
         return packed(by_uid[uid] for uid in sorted(by_uid))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise StoreError(f"a pack of the history is damaged; delete it, and its trials leave the history: {error}") from None
+        raise StoreError(f"{DAMAGED}: {error}") from None
 
 
 def _remove_lines(group: Path, lines: list[_Line]) -> None:

@@ -169,7 +169,9 @@ def test_a_damaged_line_hides_no_other_one(tmp_path: Path) -> None:
     assert count(copy(tmp_path, [scored("a", 1.0), b'{"uid": \n', b"[]\n", scored("b", 1.0)])) == 2
 
 
-@pytest.mark.parametrize(("pack", "why"), [(gzip.compress(b"0" * (1 << 20)) * 200, "more than"), (b"damaged", "damaged")])
+@pytest.mark.parametrize(
+    ("pack", "why"), [(gzip.compress(b"0" * (1 << 20)) * 200, "more than"), (b"damaged", "damaged")], ids=["large", "damaged"]
+)
 def test_a_pack_that_cannot_be_unpacked_in_bounded_space_is_refused_and_changes_nothing(
     tmp_path: Path, pack: bytes, why: str
 ) -> None:

@@ -12,6 +12,7 @@ from multistep.errors import StoreError
 
 MAX_BYTES: Final = 128 << 20
 """Maximum bytes of a pack and of its lines. 5,000 trials of a sweep have at most 80 MiB of lines."""
+DAMAGED: Final = "a pack of the history is damaged; delete it, and its trials leave the history"
 _PIECE_BYTES: Final = 1 << 20
 _TOO_LARGE: Final = f"a pack of the history has more than {MAX_BYTES} bytes of lines"
 
@@ -32,9 +33,7 @@ def unpacked(pack: bytes) -> Iterator[bytes]:
             try:
                 piece = stream.read(_PIECE_BYTES)
             except (OSError, EOFError, zlib.error) as error:
-                raise StoreError(
-                    f"a pack of the history is damaged; delete it, and its trials leave the history: {error}"
-                ) from None
+                raise StoreError(f"{DAMAGED}: {error}") from None
             if not piece:
                 return
             size += len(piece)
