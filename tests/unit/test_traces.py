@@ -6,18 +6,24 @@ import asyncio
 import builtins
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
-from multistep.api.trial.trial import parse_trial
-from multistep.engine.status.trace_spans import spans, trace_id
-from multistep.errors import UsageError
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
+from multistep.engine.status.trace_spans import ModelRequest, spans, trace_id
+from multistep.errors import GatewayUnavailable, UsageError
+from multistep.gateway.keys.tokens import Keyring
+from multistep.reconcile.models.model_gateway import ModelGateway
 from multistep.telemetry.export_traces import MAX_WAITING, Traces, connect_receiver
 from multistep.telemetry.metrics import Metrics
 from tests.support.world import REWARDS, World
+from tests.unit.gateway.world import MODELS, token_for
+from tests.unit.gateway.world import world as gateway_world
 
 
 @dataclass
@@ -97,6 +103,59 @@ async def test_a_trials_spans_arrive_as_its_status_has_them(receiver: Receiver) 
     assert attributes["multistep.reward.reward"].double_value == 0.5
     resource = {each.key: each.value.string_value for each in receiver.requests[0].resource_spans[0].resource.attributes}
     assert resource["service.name"] == "multistep"
+
+
+async def test_model_requests_are_client_spans_below_their_step_with_the_names_of_the_conventions(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    world, metrics = await ended(), Metrics()
+    trial = parse_trial(world.object)
+    uid = trial.metadata.uid
+    to = connect_receiver(receiver.url)
+    assert to is not None
+    async with gateway_world(tmp_path) as here:
+        ours = ModelGateway(here.admin, "", Keyring(here.settings.signing_keys_dir), get_sweep=None)  # type: ignore[arg-type]  # not used
+        await here.call("chat", token=token_for("chat", uid=uid, step="a"))
+        await here.call("messages", "-fail-400", token=token_for("messages", uid=uid, step="a"))
+        await here.call("chat", token=token_for("chat", uid=uid, step="elsewhere"))
+        await here.call("chat", token=token_for("chat", uid="of-another-trial"))
+        traces = Traces(to, metrics, requests=ours.requests_of)
+        traces.ended(trial)
+        task = asyncio.create_task(traces.run())
+        await until(lambda: receiver.spans)
+        task.cancel()
+        charged = here.model.entries[0]
+    by_id = {each.span_id: each for each in receiver.spans}
+    requests = [each for each in receiver.spans if each.kind == each.SPAN_KIND_CLIENT]
+    assert [by_id[each.parent_span_id].name for each in requests] == ["step a", "step a", "attempt 1"]
+    answered, refused, _ = ({each.key: each.value for each in span.attributes} for span in requests)
+    assert requests[0].name == f"chat {MODELS['chat']}"
+    assert {name: answered[name].string_value for name in answered if name.startswith("gen_ai") and "usage" not in name} == {
+        gen_ai_attributes.GEN_AI_OPERATION_NAME: "chat",
+        gen_ai_attributes.GEN_AI_PROVIDER_NAME: "openai",
+        gen_ai_attributes.GEN_AI_REQUEST_MODEL: MODELS["chat"],
+    }
+    assert answered[gen_ai_attributes.GEN_AI_USAGE_INPUT_TOKENS].int_value == charged.input
+    assert answered[gen_ai_attributes.GEN_AI_USAGE_OUTPUT_TOKENS].int_value == charged.output
+    assert (refused["error.type"].string_value, requests[1].status.message) == ("400", "400")
+    assert requests[0].end_time_unix_nano >= requests[0].start_time_unix_nano > 0
+
+
+async def test_a_trace_is_sent_without_model_requests_if_the_gateway_stays_away(receiver: Receiver) -> None:
+    asked = []
+
+    async def away(trial: MultiStepTrial) -> list[ModelRequest]:
+        asked.append(trial)
+        raise GatewayUnavailable("it does not answer")
+
+    world, metrics, to = await ended(), Metrics(), connect_receiver(receiver.url)
+    assert to is not None
+    traces = Traces(to, metrics, requests=away, sleep=no_pause)
+    traces.ended(parse_trial(world.object))
+    task = asyncio.create_task(traces.run())
+    await until(lambda: receiver.spans)
+    task.cancel()
+    assert len(asked) == 6 and len(receiver.spans) == len(spans(parse_trial(world.object)))
 
 
 @pytest.mark.parametrize("status", [408, 500])

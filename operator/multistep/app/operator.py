@@ -96,8 +96,6 @@ class App:
             await ClusterClient.connect(limit=limit, observe=self.metrics.requested, check=lambda: self.lease.check())
         )
         self.lease = await connect_lease(self._stack, self.settings, self.metrics)
-        if (to := connect_receiver(self.settings.otlp_endpoint)) is not None:
-            self.traces = Traces(to, self.metrics)
         if self.settings.gateway_url:
             http = await self._stack.enter_async_context(aiohttp.ClientSession())
             settings = self.settings
@@ -109,6 +107,8 @@ class App:
                 get_sweep=partial(client.get, SWEEPS),
                 get_secret=partial(client.get, SECRETS),
             )
+        if (to := connect_receiver(self.settings.otlp_endpoint)) is not None:
+            self.traces = Traces(to, self.metrics, requests=self.models.requests_of if self.models else None)
         self._compose(client)
         self._show(limit)
         await self._serve()

@@ -11,6 +11,7 @@ from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 from pydantic import TypeAdapter
 
 from multistep.errors import GatewayError, GatewayUnavailable, StepUnknownToGateway
+from multistep.gateway.accounting.ledger_rows import RequestRow
 from multistep.gateway.accounting.request_ledger import Missed
 from multistep.gateway.accounting.step_usage import StepUsage
 from multistep.gateway.keys.credentials import Credential
@@ -24,6 +25,7 @@ _TIMEOUT_SECONDS = 15.0
 _PIECE_BYTES: Final = 1 << 20
 _ASK_SECONDS: Final = 90.0  # longer than the gateway waits for the credential, and for the model's answer
 _LOADS: Final = TypeAdapter(dict[str, ModelLoad])
+_ROWS: Final = TypeAdapter(list[RequestRow])
 _MISSED: Final = TypeAdapter(list[Missed])
 # The gateway answers 401 while only one of the two processes has restarted with a new admin token, and 409 after a signing key was
 # removed or replaced. Both errors are temporary.
@@ -94,6 +96,10 @@ class GatewayAdmin:
         0.
         """
         return StepUsage.model_validate(await self._call("PUT", f"{_path(step)}/close", CLOSE_TIMEOUT_SECONDS))
+
+    async def requests_of(self, uid: str) -> Sequence[RequestRow]:
+        """Return the finished requests of a trial, oldest first, at most 2,000."""
+        return _ROWS.validate_python(await self._call("GET", f"/trials/{quote(uid, safe='')}/requests", _TIMEOUT_SECONDS))
 
     async def read_capture(self, step: StepKey) -> AsyncIterator[bytes]:
         """Yield the token records of a closed step in pieces. Raises GatewayUnavailable, and StepUnknownToGateway if the step has

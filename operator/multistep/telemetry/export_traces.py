@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.backoff import Backoff
-from multistep.engine.status.trace_spans import Span, spans, trace_id
-from multistep.errors import UsageError
+from multistep.engine.status.trace_spans import ModelRequest, Span, spans, trace_id
+from multistep.errors import GatewayError, UsageError
 from multistep.logs import about
 from multistep.telemetry.metrics import Metrics
 
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 1000
 BACKOFF: Final = Backoff(first=1.0, last=60.0)
+_GATEWAY_TRIES: Final = 6
 _RETRYABLE = frozenset({408, 429})
 _VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -36,10 +37,17 @@ class Traces:
     """Sends the traces of queued trials to the receiver."""
 
     def __init__(
-        self, receiver: Receiver, metrics: Metrics, *, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+        self,
+        receiver: Receiver,
+        metrics: Metrics,
+        *,
+        requests: Callable[[MultiStepTrial], Awaitable[Sequence[ModelRequest]]] | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        """Create the queue. ``requests`` returns a trial's model requests, or raises GatewayError."""
         self._receiver = receiver
         self._metrics = metrics
+        self._requests = requests
         self._sleep = sleep
         self._waiting: asyncio.Queue[MultiStepTrial] = asyncio.Queue(MAX_WAITING)
 
@@ -55,8 +63,21 @@ class Traces:
         while True:
             trial = await self._waiting.get()
             with about(namespace=trial.metadata.namespace, trial=trial.metadata.name, uid=trial.metadata.uid):
-                outcome = await self._send([_readable(trial, span) for span in spans(trial)])
+                found = spans(trial, await self._model_requests(trial))
+                outcome = await self._send([_readable(trial, span) for span in found])
             self._metrics.traces.labels(outcome).inc()
+
+    async def _model_requests(self, trial: MultiStepTrial) -> Sequence[ModelRequest]:
+        """Return the trial's model requests, or none if the gateway does not answer for a minute."""
+        if self._requests is None:
+            return ()
+        for failures in range(1, _GATEWAY_TRIES + 1):
+            try:
+                return await self._requests(trial)
+            except GatewayError as error:
+                logger.warning("the trace of this trial lacks its model requests: %s", error)
+                await self._sleep(BACKOFF.seconds(failures))
+        return ()
 
     async def _send(self, batch: Sequence[ReadableSpan]) -> Literal["sent", "rejected"]:
         """Send a trace. Retry with back-off until the receiver accepts or rejects it."""
@@ -115,7 +136,7 @@ def connect_receiver(endpoint: str, environment: Mapping[str, str] = os.environ)
 def _readable(trial: MultiStepTrial, span: Span) -> ReadableSpan:
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
+    from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
     def context(id: str) -> SpanContext:
         return SpanContext(
@@ -129,6 +150,7 @@ def _readable(trial: MultiStepTrial, span: Span) -> ReadableSpan:
         parent=context(span.parent) if span.parent else None,
         resource=Resource.create(named),
         attributes=dict(span.attributes),
+        kind=SpanKind.CLIENT if span.client else SpanKind.INTERNAL,
         status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
         start_time=round(span.start * 1e9),
         end_time=round(span.end * 1e9),

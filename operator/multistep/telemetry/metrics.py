@@ -58,6 +58,12 @@ class Metrics:
     trials_finished = bounded_counter(
         "trials_finished", "Finished trials, by how they ended.", "outcome", "reason", "class", choices=_BY_AGENT
     )
+    rollouts = bounded_counter(
+        "rollouts_finished",
+        "Finished trials whose tokens are recorded; masked: whether training must leave them out, because they have no score.",
+        "masked",
+        choices=_BY_MODEL,
+    )
     tampering = bounded_counter(
         "trials_tampering",
         "Finished trials by kind of status.tampering, evidence and hints; a trial counts once for each of its kinds.",

@@ -114,6 +114,8 @@ class TrialMetrics:
             self._count_usages(step, names)
         if is_finished(status):
             self._count_end(status, names)
+            if trial.spec.agent.captures:
+                self._metrics.rollouts.of("true" if status.score is None else "false", **names).inc()
 
     def _count_step(self, step: StepStatus, names: Mapping[str, str]) -> None:
         outcome = (

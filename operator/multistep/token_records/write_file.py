@@ -53,6 +53,8 @@ class Writer:
         """Requests (id and choice) that have a record."""
         self.tokens = 0
         """Number of sampled tokens in all records."""
+        self.versions = Counter[str]()
+        """Number of sampled tokens by the version of their weights, for tokens whose version is known."""
         self.dropped = Counter[str]()
         """Number of records that this process dropped, by the name of the limit."""
         self.closed = False
@@ -94,8 +96,7 @@ class Writer:
         if refused := prompt.refused or self._append([stored]):
             self.dropped[refused] += 1
         else:
-            self.recorded.add(key)
-            self.tokens += len(ids)
+            self._count_record(*key, len(ids), fields.get("versions", []))
 
     def close(self, missing: Sequence[str] = ()) -> None:
         """Write the end and flush the file to the disk. A second call does nothing. missing: ids of requests that the server
@@ -150,10 +151,16 @@ class Writer:
         if stored["t"] == "block":
             self._blocks.setdefault(_name(stored["ids"]), len(self._blocks))
         elif stored["t"] == "record":
-            self.recorded.add((stored["id"], stored["choice"]))
-            self.tokens += len(stored["ids"]) // 4
+            self._count_record(stored["id"], stored["choice"], len(stored["ids"]) // 4, stored.get("versions", []))
         elif stored["t"] == "close":
             self.closed = True
+
+    def _count_record(self, id_: str, choice: int, tokens: int, versions: Sequence[tuple[int, str]]) -> None:
+        self.recorded.add((id_, choice))
+        self.tokens += tokens
+        starts = [start for start, _ in versions]
+        for (start, version), end in zip(versions, [*starts[1:], tokens], strict=False):
+            self.versions[version] += end - start
 
 
 def _name(block: bytes) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
-from multistep.engine.status.trace_spans import Span, spans, trace_id
+from multistep.engine.status.trace_spans import ModelRequest, Span, spans, trace_id
 
 UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
@@ -142,3 +142,27 @@ def test_any_duration_that_a_runner_reports_has_a_span_that_can_be_sent(seconds:
     found = spans(trial(attempt=1, completionTime=at(9), steps=[step]))
     assert [each.name for each in found[2:]] == ["step a", "setup", "agent"]
     assert all(0 <= each.start <= each.end <= 2**63 / 1e9 for each in found)
+
+
+def request(id: str, attempt: int, access: str, provider: str = "anthropic", **known: Any) -> ModelRequest:
+    amounts = {"input_tokens": None, "cached_tokens": None, "output_tokens": None, "error": "", **known}
+    return ModelRequest(id, attempt, access, "agent", provider, "m" * 300, start=1031, end=1030, held_seconds=0.5, **amounts)
+
+
+def test_model_requests_are_below_their_step_else_their_attempt_else_the_trial() -> None:
+    requests = [request("1", 2, "a"), request("2", 2, "a/verify"), request("3", 9, "a", "gemini", input_tokens=7, error="cut")]
+    found = spans(trial(**DONE), requests)
+    of_step, of_attempt, of_trial = found[-3:]
+    names = {span.id: span.name for span in found}
+    assert [names[each.parent] for each in (of_step, of_attempt, of_trial)] == ["step a", "attempt 2", "trial t"]
+    assert (of_step.client, of_step.error, of_step.start, of_step.end) == (True, "", 1031, 1031)
+    assert of_step.attributes == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "anthropic",
+        "gen_ai.request.model": "m" * 200,
+        "multistep.role": "agent",
+        "multistep.held_seconds": 0.5,
+    }
+    assert (of_trial.name[:20], of_trial.error) == ("generate_content mmm", "cut")
+    wanted = {"gen_ai.provider.name": "gcp.gemini", "gen_ai.usage.input_tokens": 7, "error.type": "cut"}
+    assert wanted.items() <= of_trial.attributes.items()

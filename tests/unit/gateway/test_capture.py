@@ -224,6 +224,34 @@ async def test_tokens_of_a_stream_have_the_version_of_the_weights(tmp_path: Path
     assert 0 < start < len(record.ids)
 
 
+async def test_metrics_count_the_recorded_tokens_and_by_how_many_versions_a_steps_tokens_are_behind(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await it.admin.set_weights(SWEEP, "7", paused=False)
+        await ask(it)
+        await ask(it, captures=False, uid="uid-2")
+        await it.admin.set_weights(SWEEP, "10", paused=False)
+        facts, _ = await records(it)
+        await it.admin.close(step_of())
+        async with it.http.get(f"http://127.0.0.1:{it.admin_port}/metrics") as answer:
+            shown = (await answer.text()).splitlines()
+    assert f'multistep_gateway_sampled_tokens_total{{agent="agent",model="{MODEL}"}} {facts.tokens}.0' in shown
+    assert {"multistep_gateway_staleness_versions_sum 3.0", "multistep_gateway_staleness_versions_count 1.0"} <= set(shown)
+
+
+@pytest.mark.parametrize(
+    ("version", "tokens", "behind"),
+    [
+        ("3", {"3": 5}, 0.0),
+        ("3", {"3": 1, "1": 3}, 1.5),
+        ("3", {"": 2, "1": 1, "base": 4}, 2.0),
+        ("", {"1": 1}, None),
+        ("3", {}, None),
+    ],
+)
+def test_staleness_is_a_mean_over_the_tokens_of_known_versions(version: str, tokens: dict[str, int], behind: float | None) -> None:
+    assert weights.staleness(version, tokens) == behind
+
+
 async def test_a_whole_answer_during_which_the_weights_changed_is_mixed(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         await it.admin.set_weights(SWEEP, "7", paused=False)

@@ -66,6 +66,17 @@ async def test_an_excluded_trial_counts_as_none_and_not_as_zero() -> None:
     assert value(world, "trial_score_count", agent="oracle") is None
 
 
+@pytest.mark.parametrize("report", [counted((1, 0, 1)), failed("Configuration", "no token ids")])
+async def test_a_rollout_without_a_score_counts_as_masked(report: Any) -> None:
+    agent = {**WITH_GATEWAY["agent"], "capture": "Tokens", "baseURL": "https://policy.example/v1"}
+    options = {**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS}
+    world = given(trial=manifest({"agent": agent}), models=FakeModels(dict.fromkeys(("1/a", "1/b", "1/c"), report)), **options)
+    await world.run()
+    masked = "true" if world.status.score is None else "false"
+    assert masked == ("true" if report.get("failure") else "false")
+    assert value(world, "rollouts_finished_total", agent="terminus-2", model=agent["model"], masked=masked) == 1
+
+
 async def test_a_verdict_that_the_agent_may_have_prevented_counts_as_zero() -> None:
     world = given(results={"a/verifier": {"captures": {}}})
     await world.run()

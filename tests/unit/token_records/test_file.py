@@ -92,6 +92,14 @@ def test_after_a_crash_at_any_byte_a_file_continues_with_the_records_before_it(
     assert again.size == path.stat().st_size
 
 
+def test_a_continued_file_has_the_tokens_of_each_version(tmp_path: Path) -> None:
+    for number, versions in enumerate([[(0, "1"), (2, "2")], [], [(0, "2")]]):
+        writer = Writer(tmp_path / "tokens", HEAD)
+        write(writer, number, [1], [2, 3, 4], versions=versions)
+        writer.stop()
+    assert writer.versions == {"1": 2, "2": 4}
+
+
 def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
     Writer(tmp_path / "tokens", HEAD).close()
     first = (tmp_path / "tokens").read_bytes()

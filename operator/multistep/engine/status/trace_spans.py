@@ -1,4 +1,4 @@
-"""Builds the trace of a finished trial: spans for the trial, its attempts, their steps and phases. All functions are pure.
+"""Builds the trace of a finished trial: spans of the trial, its attempts, steps, phases and model requests. All functions are pure.
 
 Ids are derived from the trial's UID, so the export is idempotent. Times come from the status in whole seconds, and only the
 durations of phases are more precise. The phases of a step follow each other from the step's start.
@@ -7,7 +7,7 @@ durations of phases are more precise. The phases of a step follow each other fro
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -16,6 +16,8 @@ from multistep.api.trial.status import AttemptStatus, StepStatus, TrialStatus
 from multistep.api.trial.trial import MultiStepTrial
 
 Value = str | int | float
+_MAX_MODEL_CHARACTERS: Final = 200
+_PROVIDERS: Final = {"gemini": "gcp.gemini"}  # the names of the semantic conventions that differ from those of the gateway
 _LATEST: Final = 2**63 / 1e9
 """The latest time of a span that OTLP can represent. Times are limited to it, because a runner may report any time."""
 
@@ -34,6 +36,34 @@ class Span:
     attributes: Mapping[str, Value] = field(default_factory=dict)
     error: str = ""
     """Reason or type of the failure, "" without one."""
+    client: bool = False
+    """Whether the span is of a request to another service."""
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """A model request of a trial, as the model gateway recorded it. Times are in seconds since the epoch."""
+
+    id: str
+    attempt: int
+    access: str
+    """The step's name for requests of its agent and simulated user. Otherwise a name that is no step's."""
+    role: str
+    """agent, user or judge."""
+    provider: str
+    """Provider whose API the request uses, e.g. anthropic."""
+    model: str
+    """The requested model. The agent chose the text."""
+    start: float
+    end: float
+    input_tokens: int | None
+    """Unknown usage is None here and in the next two fields."""
+    cached_tokens: int | None
+    output_tokens: int | None
+    held_seconds: float
+    """Time for which the request was queued."""
+    error: str
+    """The HTTP status of an error, or how the request ended without an answer; "" for an answered request."""
 
 
 def trace_id(uid: str) -> str:
@@ -46,8 +76,8 @@ def trace_id(uid: str) -> str:
     return digits if known else hashlib.sha256(uid.encode()).hexdigest()[:32]
 
 
-def spans(trial: MultiStepTrial) -> list[Span]:
-    """Return the spans of a finished trial, starting with the trial's own span."""
+def spans(trial: MultiStepTrial, requests: Sequence[ModelRequest] = ()) -> list[Span]:
+    """Return the spans of a finished trial, starting with the trial's own span. ``requests`` are the trial's model requests."""
     status, end = trial.status, _seconds(trial.status.completion_time)
     start = _seconds(trial.metadata.creation_timestamp) or _seconds(status.start_time) or end
     if start is None or end is None:
@@ -55,7 +85,9 @@ def spans(trial: MultiStepTrial) -> list[Span]:
     error = status.failure.reason if status.failure else ""
     root = Span(_id(trial), "", f"trial {trial.metadata.name}", start, max(start, end), _of_trial(trial), error)
     steps = status.steps_by_attempt()
-    return [root, *(span for each in _attempts(status) for span in _of_attempt(trial, each, steps[each.number], root))]
+    found = [root, *(span for each in _attempts(status) for span in _of_attempt(trial, each, steps[each.number], root))]
+    known = {span.id for span in found}
+    return [*found, *(_of_request(trial, each, known) for each in requests)]
 
 
 def _attempts(status: TrialStatus) -> list[AttemptStatus]:
@@ -94,6 +126,31 @@ def _of_step(trial: MultiStepTrial, attempt: int, step: StepStatus, parent: str,
         ended = min(max(start, start + seconds), _LATEST)
         yield Span(_id(trial, attempt, step.name, phase), id, phase, start, ended, error=error if failed else "")
         start = ended
+
+
+def _of_request(trial: MultiStepTrial, request: ModelRequest, known: Collection[str]) -> Span:
+    """Return the span of a model request below that of its step, else of its attempt, else of the trial. Its attributes have the
+    names of OpenTelemetry's semantic conventions for generative AI."""
+    parents = (_id(trial, request.attempt, request.access), _id(trial, request.attempt), _id(trial))
+    operation, model = "generate_content" if request.provider == "gemini" else "chat", request.model[:_MAX_MODEL_CHARACTERS]
+    named: dict[str, Value | None] = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": _PROVIDERS.get(request.provider, request.provider),
+        "gen_ai.request.model": model,
+        "gen_ai.usage.input_tokens": request.input_tokens,
+        "gen_ai.usage.cache_read.input_tokens": request.cached_tokens,
+        "gen_ai.usage.output_tokens": request.output_tokens,
+        "error.type": request.error or None,
+        "multistep.role": request.role,
+        "multistep.held_seconds": request.held_seconds,
+    }
+    attributes = {name: value for name, value in named.items() if value is not None}
+    start = min(request.start, _LATEST)
+    end = min(max(start, request.end), _LATEST)
+    parent = next(id for id in parents if id in known)
+    return Span(
+        _id(trial, "request", request.id), parent, f"{operation} {model}", start, end, attributes, request.error, client=True
+    )
 
 
 def _of_trial(trial: MultiStepTrial) -> dict[str, Value]:

@@ -210,6 +210,11 @@ class RequestLedger:
         query = f"select {', '.join(_COLUMNS)} from requests where step = ? order by began, rowid"
         return [RequestRow(*values) for values in await self._rows(query, str(step))]
 
+    async def rows_of_trial(self, uid: str, most: int) -> list[RequestRow]:
+        """Return the first ``most`` finished rows of a trial, in all its attempts and roles, oldest first."""
+        query = f"select {', '.join(_COLUMNS)} from requests where {_OF_TRIAL} and ended is not null order by began, rowid limit ?"
+        return [RequestRow(*values) for values in await self._rows(query, *_steps_of(uid), most)]
+
     async def answered(self, uid: str) -> set[str]:
         """Return the models for which the provider completely answered a request of a trial, in any step or attempt."""
         rows = await self._rows(f"select distinct model from requests where {_OF_TRIAL} and state = 'done'", *_steps_of(uid))

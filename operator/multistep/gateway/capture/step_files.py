@@ -7,7 +7,7 @@ import hashlib
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -26,12 +26,20 @@ _log: Final = logging.getLogger(__name__)
 class StepFiles:
     """The files of all steps."""
 
-    def __init__(self, directory: Path, limits: RecordLimits, ledger: RequestLedger) -> None:
-        """Create the directory. ``ledger`` keeps the bytes of closed steps. Raises OSError."""
+    def __init__(
+        self,
+        directory: Path,
+        limits: RecordLimits,
+        ledger: RequestLedger,
+        ended: Callable[[str, Mapping[str, int]], None] = lambda _sweep, _tokens: None,
+    ) -> None:
+        """Create the directory. ``ledger`` keeps the bytes of closed steps. ``ended`` is called when a step of a sweep is closed,
+        with the number of its tokens by the version of their weights. Raises OSError."""
         directory.mkdir(exist_ok=True)
         self._directory = directory
         self._limits = limits
         self._ledger = ledger
+        self._ended = ended
         self._writers: dict[StepKey, Writer] = {}
         self._bytes: dict[str, int] = {}  # by sweep, of all its steps, while a step of the sweep is open
         self._facts: dict[StepKey, CaptureFacts] = {}
@@ -83,6 +91,7 @@ class StepFiles:
                 if not self._writers:
                     self._bytes.clear()  # the ledger has them
             self._missing.pop(step, None)
+            self._ended(sweep, writer.versions)
             return facts
 
     def delete(self, step: StepKey) -> None:

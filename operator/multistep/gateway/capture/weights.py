@@ -8,12 +8,23 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 _MAX_SWEEPS: Final = 4096
+
+
+def staleness(version: str, tokens: Mapping[str, int]) -> float | None:
+    """Return by how many versions the weights that sampled tokens are behind ``version`` on average. None if that is unknown.
+
+    ``tokens`` is the number of tokens by the version of their weights. Only versions that are numbers count.
+    """
+    known = {int(name): count for name, count in tokens.items() if name.isdecimal() and count}
+    if not version.isdecimal() or not known:
+        return None
+    return sum((int(version) - name) * count for name, count in known.items()) / sum(known.values())
 
 
 class Weights:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
 from multistep.gateway.accounting.ledger_rows import RequestRow
@@ -12,6 +12,7 @@ from multistep.gateway.pace import Lanes
 from multistep.telemetry.metric_types import OTHER, label_value
 
 _BY = ("agent", "model")
+_VERSIONS = (0, 0.5, 1, 2, 3, 5, 10, 20)
 
 
 class GatewayMetrics:
@@ -29,21 +30,34 @@ class GatewayMetrics:
         self._cost = self._counter("cost_usd", "US dollars, of models whose price is known.")
         self._held = self._counter("held_seconds", "Time that requests were queued.")
         self._refusals = self._counter("refusals", "Answers of the provider after which a request was queued again.", "status")
+        self._sampled = self._counter("sampled_tokens", "Sampled tokens of the requests whose tokens are recorded.")
+        self._staleness = Histogram(
+            "multistep_gateway_staleness_versions",
+            "Mean number of versions by which the recorded tokens of an ended step are behind the current weights.",
+            buckets=_VERSIONS,
+            registry=self.registry,
+        )
         self._gauge("requests_in_flight", "Requests in flight.").set_function(lambda: sum(lane.in_flight for lane in lanes))
         self._gauge("requests_waiting", "Queued requests.").set_function(lambda: sum(lane.waiting for lane in lanes))
         self._gauge("ledger_free_bytes", "Free bytes of the ledger's volume.").set_function(free_bytes)
 
-    def count(self, row: RequestRow) -> None:
-        """Count a finished request."""
+    def count(self, row: RequestRow, sampled: int) -> None:
+        """Count a finished request. ``sampled``: number of its tokens that were recorded."""
         labels = self._labels(row.agent, row.model)
         self._requests.labels(*labels, row.state).inc()
         for kind, tokens in (("input", row.input_tokens), ("cached", row.cached_tokens), ("output", row.output_tokens)):
             self._tokens.labels(*labels, kind).inc(tokens or 0)
+        self._sampled.labels(*labels).inc(sampled)
         self._cost.labels(*labels).inc(row.cost_usd or 0)
         self._held.labels(*labels).inc(row.held_seconds)
         for status, count in row.refusals.items():
             if count:
                 self._refusals.labels(*labels, str(status)).inc(count)
+
+    def count_step(self, staleness: float | None) -> None:
+        """Count the end of a step whose tokens are recorded. None: the versions of its weights are unknown."""
+        if staleness is not None:
+            self._staleness.observe(staleness)
 
     def render(self) -> bytes:
         """Return the text that Prometheus scrapes."""

@@ -84,7 +84,8 @@ class Exchange:
             finally:
                 reservation.release(self._outcome.row.used)
                 if self._allowed.route.counted:
-                    self._services.metrics.count(self._outcome.row)
+                    captured = self._capture and self._capture.usage
+                    self._services.metrics.count(self._outcome.row, captured.output if captured else 0)
 
     @property
     def _usage_without_answer(self) -> TokenUsage | None:

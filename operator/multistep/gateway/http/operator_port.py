@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
 from typing import Final, get_args
 
 from aiohttp import web
@@ -24,6 +25,7 @@ from multistep.telemetry.metric_types import CONTENT_TYPE
 _OPEN_PATH: Final = "/metrics"
 MARGIN_SECONDS: Final = 10.0
 """When the operator closes a step, the gateway waits for the step's open requests for drain_seconds and this time."""
+_MAX_TRACED: Final = 2000  # requests of a trial in its trace
 _ABANDON_SECONDS: Final = 5.0  # time in which cancelled requests record their end
 _NO_TLS: Final = "must start with https://, unless the chart's gateway.settings.plainUpstreams is true"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -73,6 +75,7 @@ class OperatorPort:
         app.router.add_get("/steps/{uid}/{attempt}/{step}/{role}/missed", self._missed)
         app.router.add_get("/steps/{uid}/{attempt}/{step}/{role}/capture", self._send_capture)
         app.router.add_delete("/steps/{uid}/{attempt}/{step}/{role}/capture", self._delete_capture)
+        app.router.add_get("/trials/{uid}/requests", self._list_requests)
         app.router.add_put("/sweeps/{namespace}/{name}/{uid}/weights", self._set_weights)
         app.router.add_post("/ask", self._ask)
         return app
@@ -183,6 +186,11 @@ class OperatorPort:
     async def _delete_capture(self, request: web.Request) -> web.Response:
         self._services.files.delete(_step(request))
         return web.Response(status=204)
+
+    async def _list_requests(self, request: web.Request) -> web.Response:
+        """Answer with a trial's first finished requests, for its trace."""
+        rows = await self._services.ledger.rows_of_trial(request.match_info["uid"], _MAX_TRACED)
+        return web.json_response([asdict(row) for row in rows])
 
     async def _set_weights(self, request: web.Request) -> web.Response:
         """Set the weights of a sweep's agents. Answer with the number of their requests in flight. The call is idempotent."""

@@ -8,7 +8,7 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from multistep.gateway.accounting.request_ledger import RETENTION_SECONDS, Reque
 from multistep.gateway.accounting.waiting_seconds import Silence, Stalls
 from multistep.gateway.capture.record_limits import RecordLimits
 from multistep.gateway.capture.step_files import StepFiles
-from multistep.gateway.capture.weights import Weights
+from multistep.gateway.capture.weights import Weights, staleness
 from multistep.gateway.http.agent_port import AgentPort
 from multistep.gateway.http.answer_forms import ServerForms
 from multistep.gateway.http.gateway_metrics import GatewayMetrics
@@ -124,7 +124,13 @@ async def _services(settings: GatewaySettings, stack: AsyncExitStack, damaged: C
     stack.push_async_callback(asyncio.to_thread, ledger.stop)
     lanes = Lanes(settings.lane_requests)
     limits = RecordLimits(settings.capture_step_bytes, settings.capture_sweep_bytes)
-    files = StepFiles(settings.ledger_file.parent / "capture", limits, ledger)
+    metrics = GatewayMetrics(lanes, settings.metrics_label_sets, lambda: _free_bytes(settings.ledger_file.parent))
+    weights = Weights(settings.ledger_file.parent / "weights.json")
+
+    def step_ended(sweep: str, tokens: Mapping[str, int]) -> None:
+        metrics.count_step(staleness(weights.version(sweep), tokens))
+
+    files = StepFiles(settings.ledger_file.parent / "capture", limits, ledger, step_ended)
     timeout = ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=settings.answer_timeout_seconds)
     http = await stack.enter_async_context(
         ClientSession(
@@ -142,13 +148,13 @@ async def _services(settings: GatewaySettings, stack: AsyncExitStack, damaged: C
         lanes=lanes,
         credentials=Credentials(),
         steps=OpenSteps(await ledger.closed_steps(), settings.body_bytes),
-        metrics=GatewayMetrics(lanes, settings.metrics_label_sets, lambda: _free_bytes(settings.ledger_file.parent)),
+        metrics=metrics,
         loads=AnswerCounts(),
         stalls=Stalls(ledger, await ledger.stalls()),
         silence=Silence(),
         answers=AnswerMemory(),
         files=files,
-        weights=Weights(settings.ledger_file.parent / "weights.json"),
+        weights=weights,
         forms=ServerForms(http),
         http=http,
     )

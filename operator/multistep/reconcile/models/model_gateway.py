@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias
+from urllib.parse import unquote
 
 import aiohttp
 from pydantic import SecretStr, ValidationError
@@ -31,8 +32,10 @@ from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.plan.role_plans import JudgePlan, UserPlan
 from multistep.engine.score.usage_totals import MAX_DOWNTIMES, SETUP_ACCESS, FailureKind, lost_attempts_used_budget, step_segment
+from multistep.engine.status.trace_spans import ModelRequest
 from multistep.engine.sweep.trial_manifests import owning_sweep
 from multistep.errors import ClusterError, GatewayError, GatewayUnavailable, InvalidSpec, NotFound, StepUnknownToGateway
+from multistep.gateway.accounting.ledger_rows import RequestRow
 from multistep.gateway.accounting.step_usage import LastFailure, StepUsage
 from multistep.gateway.keys.credentials import Credential
 from multistep.gateway.keys.tokens import BudgetLimits, Keyring, Role, SigningKey, StepClaims, StepKey, expires_at, sign_token
@@ -387,12 +390,35 @@ class ModelGateway:
             )
             return None
 
+    async def requests_of(self, trial: MultiStepTrial) -> Sequence[ModelRequest]:
+        """Return the trial's finished model requests, for its trace. Raises GatewayError."""
+        return [_model_request(row) for row in await self._admin.requests_of(trial.metadata.uid)]
+
     async def loads(self) -> Mapping[str, ModelLoad]:
         """Return how many requests the providers answered and refused since the gateway's start, by requested model.
 
         Raises GatewayError.
         """
         return await self._admin.loads()
+
+
+def _model_request(row: RequestRow) -> ModelRequest:
+    _, attempt, access, role = row.step.split("/")
+    return ModelRequest(
+        id=row.id,
+        attempt=int(attempt),
+        access=unquote(access),
+        role=role,
+        provider=row.provider,
+        model=row.model,
+        start=row.began,
+        end=row.began if row.ended is None else row.ended,
+        input_tokens=row.input_tokens,
+        cached_tokens=row.cached_tokens,
+        output_tokens=row.output_tokens,
+        held_seconds=row.held_seconds,
+        error="" if row.state == "done" else str(row.status) if row.status >= 400 else row.state,
+    )
 
 
 def connect(
