@@ -195,17 +195,18 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
 
         return AsyncRollouts(tasks, Submitter(plan, start), ahead, max_staleness)
 
-    async def samples(self, rollout: Rollout, credit: Credit = "ToGo") -> Samples:
+    async def samples(self, rollout: Rollout, credit: Credit = "ToGo", *, aborted: bool = False) -> Samples:
         """Return the training samples of a trial: the token records of its model requests as sequences with masks.
 
-        credit: which steps' parts of the reward a token is credited with. Raises StoreError if the trial has no results,
-        UsageError if its tokens were not recorded, and ClusterError.
+        credit: which steps' parts of the reward a token is credited with. aborted: whether answers that the agent left are trained
+        up to the last token that it received. Raises StoreError if the trial has no results, UsageError if its tokens were not
+        recorded, and ClusterError.
         """
         with tempfile.TemporaryDirectory() as directory:
             for step in rollout.steps:
                 path = records_path(step.name)
                 await download_file(self._cluster, _results(rollout), path, Path(directory, path))
-            return await asyncio.to_thread(read_samples, rollout, Path(directory), credit)
+            return await asyncio.to_thread(read_samples, rollout, Path(directory), credit, aborted=aborted)
 
     async def _renew(self, run: AsyncRun, seconds: float) -> None:
         """Renew the lease until the sweep is finished or deleted. Failures are logged and retried; the lease outlasts two failures

@@ -116,6 +116,15 @@ def test_records_that_are_not_exact_are_left_out_and_later_requests_keep_them_as
     assert [(list(each.ids), list(each.mask)) for each in found.sequences] == [([1, 4, 5, 6], [0, 0, 0, 1])]
 
 
+def test_an_answer_that_the_agent_left_is_trained_on_request_as_far_as_the_agent_received_it() -> None:
+    left = [request(number, [1], [10, 11, 12], state="Aborted").model_copy(update={"seen": number}) for number in (2, 0)]
+    records = steps(one=[*left, request(3, [1, 10, 11, 5], [13])])
+    assert samples(records["one"].records).left_out == {"one/r2/0": "Aborted", "one/r0/0": "Aborted"}
+    found = samples_of_records(records, {"one": 1.0}, 1.0, aborted=True)
+    assert found.left_out == {"one/r0/0": "Aborted"}
+    assert [(list(each.ids), list(each.mask)) for each in found.sequences] == [([1, 10, 11, 5, 13], [0, 1, 1, 0, 1])]
+
+
 def test_a_step_whose_records_are_incomplete_is_named() -> None:
     records = {"one": StepRecords({}, [request(1, [1], [2])], "the file has no end"), **steps(two=[])}
     found = samples_of_records(records, {}, 0.5)

@@ -23,15 +23,20 @@ _WIDTH: Final = 4  # bytes of a token id
 
 
 def samples_of_records(
-    records: Mapping[str, StepRecords], parts: Mapping[str, float], reward: float | None, credit: Credit = "ToGo"
+    records: Mapping[str, StepRecords],
+    parts: Mapping[str, float],
+    reward: float | None,
+    credit: Credit = "ToGo",
+    *,
+    aborted: bool = False,
 ) -> Samples:
     """Return the samples of a rollout.
 
     records: the records of its steps, in the order of the steps. parts: what each step adds to the reward. reward: None if the
-    rollout is not valid.
+    rollout is not valid. aborted: whether answers that the agent left are trained up to what it received.
     """
     steps = list(records)
-    merge = _Merge()
+    merge = _Merge(aborted)
     for number, (step, found) in enumerate(records.items()):
         for record in found.records:
             merge.add(record, number, f"{step}/{record.id}/{record.choice}")
@@ -53,7 +58,8 @@ class _Merge:
     """The sequences so far. They are also kept as sorted bytes: sequences that share the most tokens with a prompt are its
     neighbours, so a request costs no comparison with each of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, aborted: bool) -> None:
+        self._aborted = aborted
         self.sequences: list[Sample] = []
         self.versions: dict[str, int] = {}
         self.left_out: dict[str, str] = {}
@@ -64,6 +70,8 @@ class _Merge:
 
     def add(self, record: Record, step: int, request: str) -> None:
         """Add a record to the sequence that it continues, or to a new one. request: its name."""
+        if record.state == "Aborted" and self._aborted and record.seen:
+            record = _as_received(record)
         if reason := self._reason(record):
             self.left_out[request] = reason
             return
@@ -138,6 +146,12 @@ class _Merge:
             if (count := min(end, len(record.ids)) - len(found)) > 0:
                 found += [self.versions.setdefault(name, len(self.versions))] * count
         return found
+
+
+def _as_received(record: Record) -> Record:
+    """Return the record of an answer that the agent left, with the tokens that the agent received."""
+    received = {"state": "Done", "ids": record.ids[: record.seen], "logprobs": record.logprobs[: record.seen]}
+    return record.model_copy(update=received)
 
 
 def _tokens_of(entry: tuple[bytes, int]) -> bytes:

@@ -17,14 +17,14 @@ def records_path(step: str) -> str:
     return f"steps/{step}/{PATH}"
 
 
-def read_samples(rollout: Rollout, directory: Path, credit: Credit = "ToGo") -> Samples:
-    """Return the training samples of a trial. directory: its results, as ``fetch`` of the client wrote them. Raises OSError, and
-    UsageError if the tokens of its requests were not recorded."""
+def read_samples(rollout: Rollout, directory: Path, credit: Credit = "ToGo", *, aborted: bool = False) -> Samples:
+    """Return the training samples of a trial, as ``samples`` of the client does. directory: its results, as ``fetch`` of the client
+    wrote them. Raises OSError, and UsageError if the tokens of its requests were not recorded."""
     if not rollout.captured:
         raise UsageError(f"trial {rollout.name} has no token records: set capture to Tokens in its spec.agent")
     records = {step.name: _read(directory / records_path(step.name)) for step in rollout.steps}
     parts = {step.name: step.part or 0.0 for step in rollout.steps}
-    return samples_of_records(records, parts, rollout.reward, credit)
+    return samples_of_records(records, parts, rollout.reward, credit, aborted=aborted)
 
 
 def _read(path: Path) -> StepRecords:
