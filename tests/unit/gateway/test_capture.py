@@ -15,7 +15,7 @@ import pytest
 from multistep.engine.status.status_size import shortened
 from multistep.errors import GatewayError
 from multistep.gateway.accounting.step_usage import CaptureFacts
-from multistep.gateway.capture import weights
+from multistep.gateway.capture import step_files, weights
 from multistep.gateway.capture.record_limits import RecordLimits, exceeded, why_incomplete
 from multistep.token_records.read_file import read
 from multistep.token_records.record import PATH, Record, StepRecords
@@ -192,6 +192,17 @@ async def test_the_steps_of_a_sweep_share_a_limit_that_a_restart_of_the_gateway_
         others, _ = await records(it, "uid-4")
     assert facts.why == f"1 record exceeded gateway.settings.captureSweepBytes, {most}: raise it or start a new sweep"
     assert others.complete, "another sweep has a limit of its own"
+
+
+async def test_an_agent_that_runs_cannot_fill_the_volume_of_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger could not be written then, and the attempts of all agents would be lost."""
+    async with world(tmp_path) as it:
+        await ask(it)
+        monkeypatch.setattr(step_files, "MIN_FREE", 1.1)  # now less than that is free
+        await ask(it)
+        facts, found = await records(it)
+    assert len(found.records) == 1
+    assert facts.why == "1 record found less than 10% of the gateway's volume free: raise gateway.persistence.size"
 
 
 @pytest.mark.parametrize(

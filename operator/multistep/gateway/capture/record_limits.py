@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 MIN_FREE: Final = 0.1
-"""If the gateway's volume has a smaller free share when a step starts, the step is not recorded, so that the ledger can still be
-written."""
+"""While the gateway's volume has a smaller free share, nothing is recorded, so that the ledger can still be written. Otherwise the
+agents of a few steps could fill the volume, and the attempts of all agents would be lost."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ def exceeded(limits: RecordLimits, *, step: int, sweep: int, full: bool) -> str:
     """Return the limit that forbids a record: Volume, Step or Sweep, or "" if none does.
 
     ``step`` and ``sweep`` are the bytes that they would have with the record, and ``sweep`` is 0 for a trial of no sweep. ``full``
-    tells whether the volume was almost full when the step started.
+    tells whether the volume is almost full.
     """
     if full:
         return "Volume"

@@ -107,15 +107,15 @@ class StepFiles:
                     file.unlink()
 
     def _open(self, step: StepKey, sweep: str) -> Writer:
-        volume = os.statvfs(self._directory)
-        full = volume.f_bavail < MIN_FREE * volume.f_blocks
-        return Writer(self.path(step), {"step": step.step, "attempt": step.attempt}, self._admission(sweep, full=full))
+        return Writer(self.path(step), {"step": step.step, "attempt": step.attempt}, self._admission(sweep))
 
-    def _admission(self, sweep: str, *, full: bool) -> Callable[[int, int], str]:
+    def _admission(self, sweep: str) -> Callable[[int, int], str]:
         """Return the function that counts the bytes to write, or names the limit that forbids them."""
 
         def admit(size: int, added: int) -> str:
             total = self._bytes[sweep] + added if sweep else 0
+            volume = os.statvfs(self._directory)
+            full = volume.f_bavail < MIN_FREE * volume.f_blocks
             limit = exceeded(self._limits, step=size + added, sweep=total, full=full)
             if sweep and not limit:
                 self._bytes[sweep] = total
