@@ -12,11 +12,11 @@ from multistep.gateway.pace import CALM_SECONDS, HoldExpired, Lane, Lanes
 from tests.support.virtual_time import in_virtual_time
 from tests.unit.gateway.world import Seen, World, token_for, world
 
-MODEL = "claude-sonnet-4-5-cap-4-60"
+MODEL = "claude-sonnet-4-5-cap-4-0"
 
 
 async def test_a_small_sweep_is_not_behind_a_large_one(tmp_path: Path) -> None:
-    async with world(tmp_path, retry_after=0.2) as it:
+    async with world(tmp_path, lane_requests=4) as it:
         it.model.open.clear()
 
         def sweep(name: str, trials: int) -> list[asyncio.Task[Seen]]:
@@ -30,9 +30,20 @@ async def test_a_small_sweep_is_not_behind_a_large_one(tmp_path: Path) -> None:
         await waiting_requests(it, 40)
         it.model.open.set()
         assert Counter([(await task).status for task in tasks]) == {200: 44}
-        answered = [entry for entry in it.model.entries if entry.status == 200]
-        last_of_small = max(place for place, entry in enumerate(answered) if "say: small" in entry.body)
-        assert last_of_small < 22
+        last_of_small = max(place for place, entry in enumerate(it.model.entries) if "say: small" in entry.body)
+        assert (
+            last_of_small < 4 + 2 * 4 + 4
+        )  # those in flight, one of each sweep in turn, and at most 4 that arrive in another order
+
+
+async def test_the_limit_that_a_provider_enforces_is_found_and_kept(tmp_path: Path) -> None:
+    async with world(tmp_path, retry_after=0.2) as it:
+        it.model.open.clear()
+        tokens = [token_for("messages", uid=f"{number}") for number in range(12)]
+        tasks = [asyncio.create_task(it.send("messages", MODEL, stream=False, token=token)) for token in tokens]
+        await waiting_requests(it, 8)
+        it.model.open.set()
+        assert [(await task).status for task in tasks] == [200] * 12
         assert it.model.most_at_once[MODEL] == 4
 
 

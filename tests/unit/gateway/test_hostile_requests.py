@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from aiohttp import ClientError, web
 from aiohttp.test_utils import TestServer
 
 from multistep.errors import StepUnknownToGateway
+from multistep.gateway.accounting import open_steps, parsing_turns
 from multistep.gateway.accounting.ledger_rows import RequestRow
 from multistep.gateway.accounting.open_steps import LARGE_BYTES, MAX_BODIES, MAX_OPEN, MAX_REQUESTS, OpenSteps
 from multistep.gateway.accounting.request_ledger import DatabaseThread, RequestLedger
@@ -30,6 +32,7 @@ from multistep.gateway.model_api.error_blame import blame
 from multistep.gateway.model_api.forwarded_headers import upstream_headers
 from multistep.gateway.model_api.request_parsers import InvalidBody, ParsedRequest, parse_request
 from multistep.gateway.model_api.routes import Route, find_route
+from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time
 from tests.support.waiting import eventually
 from tests.unit.gateway.test_stalls import reported
 from tests.unit.gateway.world import World, request_of, step_of, token_for, world
@@ -357,21 +360,21 @@ async def test_large_bodies_of_several_steps_are_parsed_half_of_the_time(tmp_pat
     assert len(times) == 4 and all(later - ended >= 0.09 for (_, ended), (later, _) in pairwise(times))
 
 
-def block(seconds: float) -> None:
-    """Block the event loop, as the parsing of a large body does."""
-    time.sleep(seconds)
-
-
-async def test_a_costly_body_delays_those_of_other_steps_by_a_short_gap_only() -> None:
+@in_virtual_time
+async def test_a_costly_body_delays_those_of_other_steps_by_a_short_gap_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: each large body waited as long as the parsing of any step's previous one took, however long ago that was."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    for module in (open_steps, parsing_turns):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=loop.time, time=loop.time))
     steps, waited = OpenSteps({}), list[float]()
     for uid, seconds in (("costly", 0.8), ("honest", 0.0), ("costly", 0.0), ("costly", 0.0)):
         with steps.open_request(step_of(uid)):
-            asked = time.monotonic()
+            asked = loop.time()
             async with steps.parsing(step_of(uid), LARGE_BYTES + 1, uid, nullcontext()):
-                waited.append(time.monotonic() - asked)
-                block(seconds)
-    assert waited[0] < 0.1 and 0.4 < waited[1] < 0.7 and waited[2] < 0.5 and waited[3] < 0.1
+                waited.append(loop.time() - asked)
+                loop.jump(seconds)  # parsing blocks the event loop
+    assert waited == pytest.approx([0.0, 0.5, 0.3, 0.0])
 
 
 async def test_large_bodies_of_sweeps_are_parsed_in_turn() -> None:
