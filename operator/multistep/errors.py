@@ -3,6 +3,7 @@
 MultistepError
 ├── InvalidTask        the task is invalid
 ├── InvalidSpec        the resource's spec is invalid
+│   ├── UncountedModel a service of the task would call a model without the model gateway
 │   └── InvalidRequest the runner would refuse an operation, because of a value of the task or the spec
 ├── SourceError        a task's files could not be read or fetched (missing, wrong digest, no access)
 ├── PodError           the pod cannot be used
@@ -75,6 +76,10 @@ def collected(faults: list[InvalidTask]) -> Iterator[None]:
 
 class InvalidSpec(MultistepError):
     """A resource's spec is invalid. The message has the field, the value and what is expected."""
+
+
+class UncountedModel(InvalidSpec):
+    """A service of the task would call a model's provider without the model gateway, which counts requests by role."""
 
 
 class InvalidRequest(InvalidSpec):

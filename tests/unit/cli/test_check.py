@@ -106,6 +106,10 @@ def test_all_that_a_compose_file_must_not_have_is_a_problem_with_key_and_line(ta
     ("service", "shown"),
     [
         ("{image: x, expose: [9876]}", "problem: docker-compose.yaml:2: services.db.ports: 9876 is the port of the runner; "),
+        (
+            "{image: x, environment: {OPENAI_API_KEY: '${OPENAI_API_KEY}'}}",
+            "problem: environment/docker-compose.yaml:2: services.db.env",
+        ),
         ("{build: ../tests}", "problem: environment/docker-compose.yaml:2: services.db.build.context: must be environment/ or "),
         ("{build: ./db}", "warning: environment/db/Dockerfile: does not exist, so the cluster cannot build this image"),
     ],

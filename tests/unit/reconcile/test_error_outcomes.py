@@ -27,6 +27,7 @@ from multistep.errors import (
     StoreError,
     StreamLost,
     Unavailable,
+    UncountedModel,
 )
 from multistep.kube.resources import SECRETS, TRIALS
 from multistep.reconcile.admission.concurrency_limit import Key
@@ -58,6 +59,7 @@ UNEXPECTED: dict[str, BaseException] = {
 FORBIDDEN = ClusterError('secrets "keys" is forbidden', status=403, reason="Forbidden")
 OUTCOMES: list[tuple[BaseException, Any]] = [
     (InvalidSpec("x"), Ends("InvalidSpec", "ValidationError")),
+    (UncountedModel("x"), Ends("ModelNotCounted", "ValidationError")),
     (InvalidTask("x", kind="ValueError"), Ends("InvalidSpec", "ValueError")),
     (SourceError("x", reason="TaskTooLarge"), Ends("TaskTooLarge")),
     (SourceError("x", transient=True, retry_seconds=3.0), Waits("TaskUnavailable")),

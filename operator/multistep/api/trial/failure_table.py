@@ -13,6 +13,7 @@ from multistep.api.trial.status import FailureClass
 
 PROVIDER_FAILED: Final = "ProviderFailed"
 MODEL_ACCESS_DENIED: Final = "ModelAccessDenied"
+MODEL_NOT_COUNTED: Final = "ModelNotCounted"
 MODEL_GATEWAY_DOWN: Final = "ModelGatewayDown"
 AGENT_NOT_STARTED: Final = "AgentNotStarted"
 NO_SUCH_USER: Final = "NoSuchUser"
@@ -345,6 +346,13 @@ FAILED = (
         "Configuration",
         "the provider rejects the key, does not know the model, or the account has no credit; or the key is another provider's",
         "check `spec.agent.model` and the Secret that the message names",
+    ),
+    Failure(
+        MODEL_NOT_COUNTED,
+        "Configuration",
+        "a service of the task's compose file has a model provider's key, so its requests would count for no role of the trial; "
+        "the message names the service and the variable",
+        "let [`spec.models.user`](../how-to/simulated-users.md) play a user, or name another server in the service's environment",
     ),
     Failure(
         AGENT_NOT_STARTED,

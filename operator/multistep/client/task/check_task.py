@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -41,6 +41,7 @@ from multistep.engine.plan.unsupported_parts import unsupported_parts
 from multistep.errors import InvalidSpec, InvalidTask, SourceError, UsageError
 from multistep.pods.pod_manifest import reserved_ports
 from multistep.pods.service_containers import refuse_ports
+from multistep.providers import PROVIDERS, judge_variables
 from multistep.settings import Settings
 from multistep.sources.reader.accept_task import accept_task
 from multistep.sources.task.bundle import Bundle
@@ -283,6 +284,14 @@ def _problem(error: InvalidTask | InvalidSpec | SourceError) -> Finding:
     return Finding(where, str(error).removeprefix(f"{where}: ") if where else str(error))
 
 
+# Values of variables that would let a service call a model: a provider's key, or another server's URL.
+_OF_MODELS: Final = {
+    name: "key" if is_key else "http://server"
+    for provider in PROVIDERS
+    for name, is_key in judge_variables(provider.key_variables[0]).items()
+}
+
+
 def _plan(subject: _Subject, task: Task, variables: Mapping[str, str], agent: AgentSpec) -> TrialPlan:
     """Return the plan of a trial with default options, on the assumption that its images are built and its variables are set."""
     main = task.layout.compose.main if task.layout.compose else None
@@ -297,7 +306,7 @@ def _plan(subject: _Subject, task: Task, variables: Mapping[str, str], agent: Ag
         environment=EnvironmentSpec(image=image, service_images=dict.fromkeys(built, "built")),
         verifier=VerifierSpec(disable=not subject.verification),
     )
-    env = TrialEnv(variables=dict.fromkeys(variables, ""))
+    env = TrialEnv(variables={name: _OF_MODELS.get(name, "") for name in variables})
     plan = make_plan(task.config, task.layout, spec, env, name=subject.directory_name, egress="Sidecar")
     if plan.services is not None:
         refuse_ports(plan.services, _RESERVED_PORTS)

@@ -14,6 +14,7 @@ image_builds            images of the containers, and which of them the cluster 
 container_resources     CPU, memory, GPUs and TPUs of the containers
 phase_timeouts          timeouts of the phases
 plan_services           a compose file's services as containers, host names and volumes
+uncounted_services      rejects services that call a model's provider
 hosted_agent            plan of a Harbor agent
 select_artifacts        which files of a step are collected
 verifier_environment    where a step is verified

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from multistep.api.task.layout import MAIN, Host, Mount, Service, ServiceHealthcheck, Services
+from multistep.engine.plan.uncounted_services import refuse_uncounted
 from multistep.errors import InvalidSpec, InvalidTask
 
 CONTAINER_PREFIX: Final = "svc-"
@@ -87,11 +88,13 @@ def plan_services(services: Services, image: str, images: Mapping[str, str], env
     """Return the plan of a pod's services.
 
     ``image`` is the image of the pod's main container. ``images`` has, by service, the images that replace the compose file's image
-    or build. ``env`` has the values of the placeholders. Raises InvalidTask, and InvalidSpec for an image that must be built first.
+    or build. ``env`` has the values of the placeholders. Raises InvalidTask, InvalidSpec for an image that must be built first, and
+    UncountedModel.
     """
     resolved = [_service_with_values(service, env) for service in services.services]
     whole = replace(services, services=tuple(resolved))
     _refuse_meeting(whole)
+    refuse_uncounted(whole)
     order = tuple(
         ServicePlan(
             service=service,

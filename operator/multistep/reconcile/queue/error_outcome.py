@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from multistep.api.trial.failure_table import ACCESS_DENIED, RECONCILE_FAILED
+from multistep.api.trial.failure_table import ACCESS_DENIED, MODEL_NOT_COUNTED, RECONCILE_FAILED
 from multistep.api.trial.waiting_reasons import CONNECTION_LOST, GATEWAY_UNAVAILABLE
 from multistep.engine.lifecycle.stop_and_suspend import RESULTS_NOT_WRITABLE
 from multistep.errors import (
@@ -26,6 +26,7 @@ from multistep.errors import (
     SourceError,
     StoreError,
     Unavailable,
+    UncountedModel,
 )
 from multistep.reconcile.admission.concurrency_limit import Key
 
@@ -80,6 +81,8 @@ def is_cancelled(error: BaseException) -> bool:
 def outcome(error: BaseException) -> Outcome:
     """Return what an error of a reconcile means for its object."""
     match error:
+        case UncountedModel():
+            return Ends(MODEL_NOT_COUNTED, "ValidationError")
         case InvalidSpec() | InvalidTask():
             return Ends("InvalidSpec", str(getattr(error, "kind", "ValidationError")))
         case SourceError():
