@@ -83,6 +83,22 @@ async def test_a_main_whose_command_does_not_exist_fails_the_trial() -> None:
     assert world.condition[0] == "Failed" and "cannot be started: no program serve" in world.condition[2]
 
 
+async def test_a_service_with_a_providers_key_fails_the_trial_before_it_has_a_pod_and_no_agent_is_scored() -> None:
+    trial = copy.deepcopy(SCENARIOS["with a service"].options["trial"])
+    files = trial["spec"]["task"]["inline"]["files"]
+    files["environment/docker-compose.yaml"] = "services: {db: {image: user, environment: {OPENAI_API_KEY: '${OPENAI_API_KEY}'}}}"
+    trial["spec"]["variables"] = [{"name": "OPENAI_API_KEY", "value": "sk"}]
+    world = World(trial=trial)
+    await world.run()
+    failure = world.status.failure
+    assert failure is not None and (failure.class_, failure.reason, world.status.score) == (
+        "Configuration",
+        "ModelNotCounted",
+        None,
+    )
+    assert "services.db.environment.OPENAI_API_KEY" in world.condition[2] and world.cluster.runners == {}
+
+
 async def test_hooks_artifacts_and_output_come_from_the_services_container() -> None:
     world = World(**SCENARIOS["with a service"].options)
     await world.run()
