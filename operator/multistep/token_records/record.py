@@ -13,10 +13,11 @@ PATH: Final = "agent/tokens.msgpack.zst"
 """Path of a step's file in the results of the step."""
 BLOCK_BYTES: Final = 4 * 256
 """Bytes of a block's token ids."""
-State = Literal["Done", "Aborted", "Cut", "Inexact", "Mixed"]
+State = Literal["Done", "Aborted", "Cut", "Inexact", "Mixed", "Constrained", "OtherModel"]
 """Done: the record has exactly what the engine sampled. Aborted: the agent left the stream. Cut: the server's stream broke.
 Inexact: the numbers of ids, of log-probabilities and of tokens in the usage differ. Mixed: the weights changed during the answer,
-and which token had which weights is unknown."""
+and which token had which weights is unknown. Constrained: the request changed what may be sampled. OtherModel: the request was for
+another model than the trial's."""
 
 _SAMPLING: Final = (
     "frequency_penalty",

@@ -106,6 +106,41 @@ async def test_the_agent_gets_the_same_bytes_and_the_file_has_the_tokens(
     assert without.capture is None
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "bash"}}},
+        {"tools": TOOLS, "tool_choice": "required"},
+        {"logit_bias": {"7": 100}},
+        {"structured_outputs": {"choice": ["the tokens that the agent wants to be trained"]}},
+        {"allowed_token_ids": [7]},
+        {"lora_path": "another"},
+    ],
+)
+async def test_tokens_that_an_agent_can_choose_are_not_like_those_that_the_model_sampled(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    """Otherwise an agent could have any text trained with its trial's reward."""
+    usual: dict[str, Any] = {"response_format": {"type": "text"}, "tool_choice": "auto", "logit_bias": {}, "min_tokens": 0}
+    async with world(tmp_path) as it:
+        await ask(it, **more)
+        await ask(it, **usual)
+        _, found = await records(it)
+    assert [each.state for each in found.records] == ["Constrained", "Done"]
+
+
+async def test_tokens_of_another_model_are_not_like_those_of_the_trials(tmp_path: Path) -> None:
+    token = token_for("chat", captures=True, trainedModels=[f"openai/{MODEL}", MODEL])
+    async with world(tmp_path) as it:
+        for model in (MODEL, f"{MODEL}-teacher"):
+            path, headers, body = request_of("chat", model, token, text=SAY)
+            async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+                assert answer.status == 200
+        _, found = await records(it)
+    assert [each.state for each in found.records] == ["Done", "OtherModel"]
+
+
 async def test_requests_that_the_provider_refused_leave_no_record(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         assert (await ask(it, model=MODEL + "-fail-429-3")).status == 200  # two of them are the gateway's own requests

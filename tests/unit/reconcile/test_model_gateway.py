@@ -205,7 +205,7 @@ async def test_the_gateway_refuses_tools_of_the_provider_if_the_trial_does(tmp_p
 
 
 async def test_the_token_records_of_a_step_are_read_until_they_are_deleted(tmp_path: Path) -> None:
-    agent = {"name": "codex", "model": "openai/m", "credentials": [{"name": "OPENAI_API_KEY", "value": "x"}]}
+    agent = {"name": "codex", "model": "openai/policy-vllm", "credentials": [{"name": "OPENAI_API_KEY", "value": "x"}]}
     capturing = {"agent": {**agent, "capture": "Tokens", "baseURL": "https://policy.example"}}
     trained = parse_trial({**manifest(capturing), "status": {"attempt": 1}})
 

@@ -27,6 +27,9 @@ class RequestCapture:
         self._step, self._sweep = claims.key, claims.sweep
         self._id = id_
         self._context, self._sampling = parsed.context, parsed.sampling
+        self._untrained: State | None = "Constrained" if parsed.constrained else None
+        if claims.trained_models and parsed.model not in claims.trained_models:
+            self._untrained = "OtherModel"
         self._version = version
         self._writer: Writer | None = None
         self._tokens = AnswerTokens((), AnswerForms())
@@ -107,6 +110,7 @@ class RequestCapture:
         if state == "Done":
             self._count_seen()
         sampled = sum(len(choice.ids) for choice in tokens.choices.values())
+        usual = self._untrained or ("Mixed" if self._mixed else state)
         exact = not tokens.malformed and (state != "Done" or usage is None or usage.output == sampled)
         for index, choice in tokens.choices.items():
             counts_match = exact and len(choice.ids) == len(choice.logprobs)
@@ -122,7 +126,7 @@ class RequestCapture:
                 "ids": choice.ids,
                 "logprobs": choice.logprobs,
                 "finish": choice.finish,
-                "state": state if state == "Cut" else "Inexact" if not counts_match else "Mixed" if self._mixed else state,
+                "state": state if state == "Cut" else usual if counts_match else "Inexact",
                 "seen": self._seen.get(index, 0),
                 "versions": self._versions[index],
                 "sampling": self._sampling,

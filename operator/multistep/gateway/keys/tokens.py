@@ -95,6 +95,8 @@ class StepClaims(_Model):
     """Whether the gateway refuses requests that use tools of the provider."""
     captures: bool = False
     """Whether the gateway records the token ids of the step's requests."""
+    trained_models: tuple[str, ...] = Field(default=(), alias="trainedModels")
+    """Names of the trial's model. The records of other models are marked. If there are none, the trial has no model."""
     credential: str = Field(min_length=1, max_length=253)
     """Id of the provider's key."""
     exp: int

@@ -29,6 +29,28 @@ _NAME: Final = 201  # other models' names are cut to one character more than a v
 _MAX_OTHERS: Final = 32  # other models whose prices are compared, which takes 0.1 ms each. Further ones count as one unknown model
 _MODEL: Final = re.compile(r"[!-~]{1,200}")  # agents choose the name, and the ledger stores it
 _MAX_FIELDS: Final = 1000  # maximum fields of the body's top-level object. Every API has fewer than a hundred
+# Fields of requests to vLLM and SGLang with which tokens are not sampled as their log-probabilities say.
+_CONSTRAINTS: Final = (
+    "allowed_token_ids",
+    "bad_words",
+    "custom_logit_processor",
+    "ebnf",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json",
+    "guided_regex",
+    "ignore_eos",
+    "json_schema",
+    "logit_bias",
+    "logits_processors",
+    "lora_path",
+    "min_tokens",
+    "regex",
+    "structural_tag",
+    "structured_outputs",
+    "use_beam_search",
+    "vllm_xargs",
+)
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -67,6 +89,8 @@ class ParsedRequest:
     """Digest of the system prompt and the tools of a request whose tokens are recorded."""
     sampling: Mapping[str, Any] = _NOTHING
     """The numbers in a request whose tokens are recorded, such as ``temperature``."""
+    constrained: bool = False
+    """Whether a request whose tokens are recorded changes what may be sampled, e.g. by a JSON schema."""
     by_provider: str = ""
     """What the request asks the provider to run or to fetch (costly_content.provider_content). "" without ``searches_tools``."""
 
@@ -116,6 +140,7 @@ def parse_request(body: bytes, route: Route, *, searches_tools: bool = False, ca
         converted=chat is not None,
         context=_context(chat or values) if captures else "",
         sampling={name: value for name, value in values.items() if type(value) in (int, float)} if captures else _NOTHING,
+        constrained=captures and _is_constrained(chat or values),
         by_provider=provider_content(values, model) if searches_tools else "",
     )
 
@@ -181,6 +206,13 @@ def _context(values: Mapping[str, Any]) -> str:
     leading = first if first.get("role") in ("system", "developer") else None
     text = json.dumps([leading, values.get("tools")], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _is_constrained(values: Mapping[str, Any]) -> bool:
+    """Return whether a chat completion request changes what the server may sample, or from which weights."""
+    form, choice = values.get("response_format"), values.get("tool_choice")
+    forms = isinstance(form, Mapping) and form.get("type") != "text"
+    return forms or choice not in (None, "auto", "none") or any(values.get(name) for name in _CONSTRAINTS)
 
 
 def _members(body: bytes) -> tuple[str, dict[str, _Member]]:

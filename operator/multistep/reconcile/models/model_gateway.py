@@ -202,6 +202,7 @@ class ModelGateway:
                 sweep_limits=sweep_limits,
                 refuses_tools=spec.provider_tools == "Refuse",
                 captures=isinstance(spec, AgentSpec) and spec.captures and access != SETUP_ACCESS,
+                trained_models=names_of(spec.model) if spec.model is not None else (),
                 credential=id,
                 exp=until,
             )
