@@ -12,13 +12,14 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import ClientError, web
 from aiohttp.test_utils import TestServer
 
 from multistep.errors import StepUnknownToGateway
+from multistep.gateway import pace
 from multistep.gateway.accounting import open_steps, parsing_turns
 from multistep.gateway.accounting.ledger_rows import RequestRow
 from multistep.gateway.accounting.open_steps import LARGE_BYTES, MAX_BODIES, MAX_OPEN, MAX_REQUESTS, OpenSteps
@@ -253,6 +254,25 @@ async def test_an_answer_that_the_agent_does_not_read_is_given_up(tmp_path: Path
             assert (await it.admin.close(step_of())).requests == 1  # waits until the step has no open request
             with pytest.raises(ClientError):
                 await answer.read()
+
+
+@in_virtual_time
+async def test_an_agent_that_reads_a_little_each_minute_holds_its_slot_for_five_minutes_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise it could hold a trainer that waits until no request is in flight (spec.weights) until its step ends."""
+    loop, aborted = asyncio.get_running_loop(), list[float]()
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=loop.time))
+
+    class Slow(web.StreamResponse):
+        async def write(self, data: bytes | bytearray | memoryview) -> None:
+            await asyncio.sleep(len(data))
+
+    request = SimpleNamespace(transport=SimpleNamespace(abort=lambda: aborted.append(loop.time())))
+    client = client_connection.ClientConnection(cast(web.Request, request))
+    for _ in range(100):
+        await client.write(Slow(), b"x" * 50)
+    assert aborted == [pytest.approx(300.0)] and client.disconnected
 
 
 async def request_of_step(it: World, step: str) -> int:

@@ -13,6 +13,9 @@ from multistep.gateway.pace import stopwatch
 
 STALLED_SECONDS = 60.0
 """If the agent does not read for longer, the gateway aborts its connection."""
+MOST_STALLED_SECONDS = 300.0
+"""Maximum seconds of all these waits of one answer. An agent that reads a little each minute could otherwise hold its slot at the
+provider, and a pause in which a trainer waits for requests in flight, until its step ends."""
 
 
 class ClientConnection:
@@ -65,10 +68,11 @@ class ClientConnection:
             await self._sent(response.write_eof())
 
     async def _sent(self, writing: Awaitable[None]) -> None:
-        """Await a write. If the agent does not read for STALLED_SECONDS, abort the connection."""
+        """Await a write. If the agent does not read for STALLED_SECONDS, or for MOST_STALLED_SECONDS in all writes, abort the
+        connection."""
         try:
             with stopwatch(self._add_stalled):
-                async with asyncio.timeout(STALLED_SECONDS):
+                async with asyncio.timeout(min(STALLED_SECONDS, MOST_STALLED_SECONDS - self.stalled_seconds)):
                     await writing
         except (ConnectionError, TimeoutError):
             self.abort()
