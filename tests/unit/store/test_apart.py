@@ -72,6 +72,20 @@ async def test_token_records_replace_what_the_agent_wrote_in_their_place(
     }
 
 
+@pytest.mark.parametrize("records", [b"", b"records"], ids=["without", "with"])
+async def test_token_records_are_stored_although_the_agent_replaced_the_directory_of_its_logs_by_a_file(
+    volume: ResultsVolume, records: bytes
+) -> None:
+    """Regression: the trial waited for a volume that can be written, for which its deadline does not count."""
+    async with volume.collections.spool(KEY) as spool, volume.collections.spool(KEY) as tokens:
+        await spool.write(tar(member("0", b"no directory")))
+        await tokens.write(records)
+        types = ("file", *["missing"] * (len(TYPES) - 1))
+        await volume.collections.store_step(KEY, spool, attempt=1, step=STEP, types=types, part="agent", tokens=tokens)
+    (agent,) = trial_path(volume).rglob("agent")
+    assert [path.read_bytes() for path in agent.iterdir()] == ([records] if records else [])
+
+
 async def test_each_entry_is_handed_over_without_what_leads_out_of_it(volume: ResultsVolume) -> None:
     await keep(volume, STREAM, TYPES, "agent")
     assert await handed_over(volume, 0) == {"published": b"p"}

@@ -84,7 +84,11 @@ def unpack_step(
 
 
 def _with_tokens(unpacked: UnpackedStep, path: Path, fd: int) -> UnpackedStep:
-    """Copy the token records to the path, unless the file with the descriptor ``fd`` is empty."""
+    """Copy the token records to the path, unless the file with the descriptor ``fd`` is empty. The agent may have replaced the
+    directory of the path by a file, too."""
+    if not path.parent.is_dir():
+        path.parent.unlink()
+        path.parent.mkdir()
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
